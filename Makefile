@@ -1,0 +1,48 @@
+# Each target makes the virtual environment it needs; a second run reuses it. See `make help`.
+PYTHON ?= python3
+VENV ?= .venv
+OUT ?= out
+BIN := $(VENV)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint reader study bench clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.installed ## read the pictures that ship with the project, write out/report.html
+	$(BIN)/mrope demo --out $(OUT)
+
+test: lint ## lint, type check, then every test
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.installed-test ## ruff and pyright
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright --pythonpath $(BIN)/python
+
+reader: $(VENV)/.installed ## train the reader again, from its seed
+	$(BIN)/mrope reader train
+
+study: $(VENV)/.installed ## train the reader's twins over several seeds and compare them
+	$(BIN)/mrope reader study
+
+bench: $(VENV)/.installed ## measure speed and memory
+	$(BIN)/python -m benchmarks
+
+clean: ## remove the environment and everything that the targets wrote
+	rm -rf $(VENV) $(OUT) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "mrope needs Python 3.10 or newer")'
+	$(PYTHON) -m venv $(VENV)
+
+# The stamps are newer than pyproject.toml once an installation went through.
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --disable-pip-version-check --editable '.[test]'
+	@touch $@ $(VENV)/.installed
