@@ -1,0 +1,38 @@
+"""The checks of arguments that several modules share."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+Number: TypeAlias = float | int  # spelled out, since run-time checkers take no int for a float
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """`value` as an int of at least `least`, or one line that says what came."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} is {value!r}; expected a whole number") from None
+    if number < least:
+        raise ValueError(f"{name} is {number}; expected at least {least}")
+    return number
+
+
+def positive(name: str, value: Any) -> float:
+    """`value` as a finite float above zero, or one line that says what came."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}; expected a number") from None
+    if not (math.isfinite(number) and number > 0):
+        raise ValueError(f"{name} is {number:g}; expected a finite number above 0")
+    return number
+
+
+def one_of(name: str, value: Any, words: Sequence[str]) -> None:
+    """Refuse a word that is not in `words`."""
+    if value not in words:
+        raise ValueError(f"{name} is {value!r}; expected one of {', '.join(words)}")

@@ -1,0 +1,384 @@
+"""The records of the released checkpoints, and what is read from a checkpoint's own files."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+
+import mrope
+from mrope import AxisSplit, Family, Frequencies, GridLayout, Rotary
+from tests.tiny_models import FAMILIES, tiny_config
+
+CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+
+# The JSON of the released checkpoints in the parts that matter here, as found in public copies.
+QWEN2_CONFIG = {
+    "model_type": "qwen2_vl",
+    "hidden_size": 3584,
+    "num_attention_heads": 28,
+    "rope_theta": 1000000.0,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "vision_config": {"in_chans": 3, "patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2},
+}
+QWEN25_CONFIG = {
+    "model_type": "qwen2_5_vl",
+    "hidden_size": 2048,
+    "num_attention_heads": 16,
+    "rope_theta": 1000000.0,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]},
+    "vision_config": {"patch_size": 14, "spatial_merge_size": 2, "temporal_patch_size": 2, "tokens_per_second": 2},
+}
+QWEN3_CONFIG = {
+    "model_type": "qwen3_vl",
+    "text_config": {
+        "model_type": "qwen3_vl_text",
+        "head_dim": 128,
+        "hidden_size": 2560,
+        "num_attention_heads": 32,
+        "rope_theta": 5000000,
+        "rope_scaling": {"rope_type": "default", "mrope_section": [24, 20, 20], "mrope_interleaved": True},
+    },
+    "vision_config": {"patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2},
+}
+QWEN2_PROCESSOR = {
+    "min_pixels": 3136,
+    "max_pixels": 12845056,
+    "patch_size": 14,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": list(CLIP_MEAN),
+    "image_std": list(CLIP_STD),
+    "image_processor_type": "Qwen2VLImageProcessor",
+}
+QWEN3_PROCESSOR = {
+    "size": {"longest_edge": 16777216, "shortest_edge": 65536},
+    "patch_size": 16,
+    "temporal_patch_size": 2,
+    "merge_size": 2,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+QWEN3_VIDEO = QWEN3_PROCESSOR | {"size": {"longest_edge": 25165824, "shortest_edge": 4096}}
+RELEASED = {
+    "qwen2-vl": {"config.json": QWEN2_CONFIG, "preprocessor_config.json": QWEN2_PROCESSOR},
+    "qwen2.5-vl": {"config.json": QWEN25_CONFIG, "preprocessor_config.json": QWEN2_PROCESSOR},
+    "qwen3-vl": {
+        "config.json": QWEN3_CONFIG,
+        "preprocessor_config.json": QWEN3_PROCESSOR,
+        "video_preprocessor_config.json": QWEN3_VIDEO,
+    },
+}
+
+
+def write(folder: Path, files: dict[str, Any]) -> Path:
+    for name, content in files.items():
+        (folder / name).write_text(json.dumps(content))
+    return folder
+
+
+def changed(config: dict, **values: Any) -> dict:
+    """A copy of `config` with `values`; "a__b" reaches into the object a, None takes a key away."""
+    copy = json.loads(json.dumps(config))
+    for path, value in values.items():
+        *parents, key = path.split("__")
+        place = copy
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        if value is None:
+            place.pop(key, None)
+        else:
+            place[key] = value
+    return copy
+
+
+# ------------------------------------------------------------------------------------------------------------ records
+
+
+def test_the_records() -> None:
+    assert mrope.families() == FAMILIES
+    expected: dict[str, Any] = {
+        "qwen2-vl": (28, 1176, (3136, 12845056), GridLayout(2, "index"), (16, 24, 24), "chunked", 1e6, "0-1000"),
+        "qwen2.5-vl": (
+            *(28, 1176, (3136, 12845056), GridLayout(2, "seconds", 2)),
+            *((16, 24, 24), "chunked", 1e6, "processed-pixels"),
+        ),
+        "qwen3-vl": (32, 1536, (65536, 16777216), GridLayout(2, "stamps"), (24, 20, 20), "interleaved", 5e6, "0-1000"),
+    }
+    for name, (factor, patch_dim, pixels, layout, counts, allocation, base, boxes) in expected.items():
+        family = mrope.family(name)
+        assert (family.name, family.factor, family.patch_dim, family.pixel_limits) == (name, factor, patch_dim, pixels)
+        assert (family.layout, family.split, family.boxes) == (layout, AxisSplit(counts, allocation), boxes)
+        assert family.rotary() == Rotary(AxisSplit(counts, allocation), Frequencies(base), "half")
+        assert (family.temporal_patch, family.head_dim) == (2, 128)
+        assert (family.mean, family.std) == (((0.5,) * 3,) * 2 if name == "qwen3-vl" else (CLIP_MEAN, CLIP_STD))
+    assert [mrope.family(name).image_tokens for name in FAMILIES] == [(4, 16384), (4, 16384), (64, 16384)]
+    assert [mrope.family(name).video_pixels for name in FAMILIES] == [(3136, 12845056)] * 2 + [(4096, 25165824)]
+    assert [mrope.family(name).video_budget for name in FAMILIES] == ["frame", "frame", "clip"]
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_recorded_value_names_its_source(name: str) -> None:
+    family = mrope.family(name)
+    choices = {field.name for field in fields(Family)} - {"name", "model_types", "image_pixels", "sources"}
+    assert set(family.sources) == choices
+    for source in family.sources.values():  # none was checked against a checkpoint, and each says so
+        assert any(words in source for words in ("not opened from a checkpoint", "does not state it", "not checked"))
+
+
+def test_records_hash_and_pickle() -> None:
+    records = {mrope.family(name) for name in FAMILIES}
+    assert pickle.loads(pickle.dumps(records)) == records
+
+
+def test_an_unknown_family_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ValueError, match=r"unknown family 'qwen9'; known are qwen2-vl, qwen2\.5-vl, qwen3-vl"):
+        mrope.family("qwen9")
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"patch": 0}, "patch is 0; expected at least 1"),
+        ({"merge": 4}, "merge is 4, but the layout merges 2"),
+        ({"head_dim": 72}, r"mrope_section \(16, 24, 24\) sums to 64; rotary_dim 72 needs 36"),
+        ({"head_dim": 127}, "rotary_dim 127 is odd"),
+        ({"image_tokens": (9, 4)}, r"image_tokens \(9, 4\): the most is below the least"),
+        ({"image_tokens": (0, 4)}, "least of image_tokens is 0"),
+        ({"image_pixels": (784, 1000)}, r"image_pixels \(784, 1000\) hold \(1, 1\) tokens of 28x28 pixels"),
+        ({"std": (0.5, 0.0, 0.5)}, "std is 0; expected a finite number above 0"),
+    ],
+)
+def test_a_record_that_contradicts_itself_is_refused(values: dict, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        replace(mrope.family("qwen2-vl"), **values)
+
+
+# -------------------------------------------------------------------------------------------------- what is not stated
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_released_files_give_the_record(name: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, RELEASED[name])
+    assert Family.from_config(folder) == Family.from_config(str(folder)) == mrope.family(name)
+    assert Family.from_config(RELEASED[name]["config.json"]) == mrope.family(name)
+    loaded = transformers.AutoConfig.from_pretrained(folder)
+    assert Family.from_config(loaded) == mrope.family(name)
+
+
+@pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"])
+def test_a_checkpoint_that_states_nothing_gives_the_record(model_type: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, {"config.json": {"model_type": model_type}})
+    record = next(mrope.family(name) for name in FAMILIES if model_type in mrope.family(name).model_types)
+    assert Family.from_config(folder) == record
+    # The object has the class defaults, such as 4 ids a second; the file behind it does not state them.
+    assert Family.from_config(transformers.AutoConfig.from_pretrained(folder)) == record
+
+
+def test_class_defaults_of_an_object_without_a_file_are_its_word() -> None:
+    config: Any = transformers.Qwen2_5_VLConfig()
+    assert Family.from_config(config).layout == GridLayout(2, "seconds", config.vision_config.tokens_per_second)
+    assert config.vision_config.tokens_per_second != 2
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_tiny_models_are_of_their_family(name: str) -> None:
+    assert Family.from_config(tiny_config(name)) == mrope.family(name)
+
+
+# ------------------------------------------------------------------------------------------------------ what is stated
+
+NESTED = changed(QWEN2_CONFIG, hidden_size=None, num_attention_heads=None, rope_theta=None, rope_scaling=None) | {
+    "text_config": {
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 2e6, "mrope_section": [24, 20, 20]},
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "field", "value"),
+    [
+        (changed(QWEN2_CONFIG, rope_theta=5e5), "frequencies", Frequencies(5e5)),
+        (changed(QWEN2_CONFIG, rope_scaling__rope_theta=7e5), "frequencies", Frequencies(7e5)),
+        (changed(QWEN3_CONFIG, text_config__rope_theta=1e7), "frequencies", Frequencies(1e7)),
+        (NESTED, "frequencies", Frequencies(2e6)),
+        (NESTED, "split", AxisSplit((24, 20, 20))),
+        (
+            changed(NESTED, text_config__rope_parameters__rope_theta=None, rope_theta=3e6),
+            "frequencies",
+            Frequencies(3e6),
+        ),
+        (
+            changed(NESTED, text_config__rope_parameters__mrope_interleaved=True),
+            *("split", AxisSplit((24, 20, 20), "interleaved")),
+        ),
+        (changed(QWEN25_CONFIG, vision_config__tokens_per_second=4), "layout", GridLayout(2, "seconds", 4)),
+        (changed(QWEN3_CONFIG, vision_config__spatial_merge_size=4), "layout", GridLayout(4, "stamps")),
+        (changed(QWEN3_CONFIG, vision_config__patch_size=[20, 20]), "patch", 20),
+        (changed(QWEN3_CONFIG, vision_config__temporal_patch_size=1), "temporal_patch", 1),
+        (
+            changed(QWEN3_CONFIG, text_config__head_dim=64, text_config__rope_scaling__mrope_section=[12, 10, 10]),
+            *("head_dim", 64),
+        ),
+    ],
+)
+def test_a_stated_value_wins(config: dict, field: str, value: Any, tmp_path: Path) -> None:
+    family = Family.from_config(config)
+    assert getattr(family, field) == value
+    assert "config" in family.sources[field]
+    folder = write(tmp_path, {"config.json": config})
+    assert Family.from_config(folder) == family
+    assert str(folder / "config.json") in Family.from_config(folder).sources[field]
+    assert Family.from_config(transformers.AutoConfig.from_pretrained(folder)) == family
+
+
+def test_what_was_changed_on_a_loaded_object_counts(tmp_path: Path) -> None:
+    config = transformers.AutoConfig.from_pretrained(write(tmp_path, {"config.json": {"model_type": "qwen2_5_vl"}}))
+    config.vision_config.tokens_per_second = 25
+    config.text_config.rope_parameters["mrope_section"] = [24, 20, 20]
+    family = Family.from_config(config)
+    assert (family.layout, family.split) == (GridLayout(2, "seconds", 25), AxisSplit((24, 20, 20)))
+
+
+def test_the_file_behind_an_object_from_the_hub_is_found_in_its_cache(tmp_path: Path, monkeypatch: Any) -> None:
+    snapshot = tmp_path / "models--maker--checkpoint" / "snapshots" / "0123abcd"
+    snapshot.mkdir(parents=True)
+    write(snapshot, {"config.json": {"model_type": "qwen2_5_vl"}, "preprocessor_config.json": {"max_pixels": 784 * 50}})
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    config = transformers.AutoConfig.from_pretrained(snapshot)
+    config._name_or_path, config._commit_hash = "maker/checkpoint", "0123abcd"
+    family = Family.from_config(config)
+    assert (family.layout, family.image_tokens) == (GridLayout(2, "seconds", 2), (4, 50))
+    for gone in ("maker/another", str(tmp_path / "a" / "folder that is gone")):
+        config._name_or_path = gone
+        assert Family.from_config(config).layout == GridLayout(2, "seconds", 4)  # the class default: its word
+
+
+@pytest.mark.parametrize(
+    ("processor", "tokens", "pixels"),
+    [
+        ({"min_pixels": 200704, "max_pixels": 1003520}, (256, 1280), (200704, 1003520)),
+        ({"size": {"shortest_edge": 200704, "longest_edge": 1003520}}, (256, 1280), (200704, 1003520)),
+        ({"size": {"min_pixels": 200704, "max_pixels": 1003520}}, (256, 1280), (200704, 1003520)),
+        ({"max_pixels": 1003520, "size": {"longest_edge": 5, "shortest_edge": 3136}}, (4, 1280), (3136, 1003520)),
+        ({"max_pixels": 1003520}, (4, 1280), (3136, 1003520)),
+        ({"min_pixels": 100_000, "max_pixels": 1_000_000}, (128, 1275), (100_000, 1_000_000)),
+    ],
+)
+def test_pixel_limits_of_any_style(processor: dict, tokens: tuple, pixels: tuple, tmp_path: Path) -> None:
+    folder = write(tmp_path, {"config.json": QWEN25_CONFIG, "preprocessor_config.json": processor})
+    family = Family.from_config(folder)
+    assert (family.image_tokens, family.pixel_limits) == (tokens, pixels)
+    assert family.video_pixels == pixels  # without a file of their own, frames have the limits of images
+
+
+def test_the_nested_processor_file_of_transformers_5_comes_first(tmp_path: Path) -> None:
+    size = {"shortest_edge": 1024 * 70, "longest_edge": 1024 * 700}
+    nested = {
+        "image_processor": QWEN3_PROCESSOR | {"size": size},
+        "video_processor": QWEN3_VIDEO | {"size": {"shortest_edge": 5000, "longest_edge": 6000}},
+    }
+    folder = write(tmp_path, RELEASED["qwen3-vl"] | {"processor_config.json": nested})
+    family = Family.from_config(folder)
+    assert (family.image_tokens, family.video_pixels) == ((70, 700), (5000, 6000))
+
+
+def test_the_limits_of_pictures_are_no_limits_of_clips(tmp_path: Path) -> None:
+    files = {name: RELEASED["qwen3-vl"][name] for name in ("config.json", "preprocessor_config.json")}
+    assert Family.from_config(write(tmp_path, files)).video_pixels == (4096, 25165824)
+
+
+@pytest.mark.parametrize(
+    ("name", "image", "video"),
+    [
+        ("qwen2.5-vl", transformers.Qwen2VLImageProcessor, "Qwen2VLVideoProcessor"),
+        ("qwen3-vl", transformers.Qwen2VLImageProcessor, "Qwen3VLVideoProcessor"),
+    ],
+)
+def test_files_that_transformers_saves_are_read(name: str, image: Any, video: str, tmp_path: Path) -> None:
+    tiny_config(name).save_pretrained(tmp_path)
+    patch = 16 if name == "qwen3-vl" else 14
+    arguments = {"patch_size": patch, "image_mean": [0.1, 0.2, 0.3], "image_std": [0.4, 0.5, 0.6]}
+    image(**arguments, size={"shortest_edge": 9 * 1024, "longest_edge": 90 * 1024}).save_pretrained(tmp_path)
+    getattr(transformers, video)(**arguments, size={"shortest_edge": 8192, "longest_edge": 81920}).save_pretrained(
+        tmp_path
+    )
+    family = Family.from_config(tmp_path)
+    assert (family.mean, family.std, family.patch) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), patch)
+    assert (family.pixel_limits, family.video_pixels) == ((9 * 1024, 90 * 1024), (8192, 81920))
+
+
+# ----------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "llama"}, "model_type is 'llama'; known are qwen2_vl, qwen2_5_vl, qwen3_vl, qwen3_vl_moe"),
+        ({}, "model_type is None"),
+        (
+            changed(QWEN2_CONFIG, rope_scaling__mrope_section=[8, 12, 12]),
+            r"\(8, 12, 12\) sums to 32; rotary_dim 128 needs 64",
+        ),
+        (changed(QWEN2_CONFIG, rope_scaling__mrope_interleaved=True), r"\(16, 24, 24\) does not fit interleaved"),
+        (changed(QWEN2_CONFIG, rope_scaling__type="yarn"), "rope_type is yarn in config; only default or mrope"),
+        (changed(QWEN3_CONFIG, text_config__rope_scaling__rope_type="linear"), "rope_type is linear"),
+        (changed(QWEN3_CONFIG, text_config__rope_scaling__partial_rotary_factor=0.5), "partial_rotary_factor is 0.5"),
+        (changed(QWEN3_CONFIG, text_config__rope_theta=-1), "base in config is -1; expected a finite number above 0"),
+        (changed(QWEN3_CONFIG, vision_config__patch_size=0), "patch in config is 0; expected at least 1"),
+        (changed(QWEN3_CONFIG, vision_config__in_channels=4), "in_channels is 4"),
+        (changed(QWEN3_CONFIG, vision_config=7), "vision_config in config is 7; expected an object"),
+        (
+            changed(QWEN3_CONFIG, text_config__rope_scaling=[1]),
+            r"rope parameters in config are \[1\]; expected an object",
+        ),
+    ],
+)
+def test_a_config_that_cannot_be_honoured_is_refused(config: dict, why: str) -> None:
+    with pytest.raises(ValueError, match=why) as error:
+        Family.from_config(config)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("processor", "why"),
+    [
+        ({"patch_size": 16}, r"patch is 14 in .*config.json, but 16 in .*preprocessor_config.json; expected one value"),
+        ({"min_pixels": 0}, "image_least in .*preprocessor_config.json is 0; expected at least 1"),
+        ({"min_pixels": 9000, "max_pixels": 8000}, "the most is below the least"),
+        ({"size": {"height": 3, "width": 4}}, "expected shortest_edge and longest_edge"),
+        ({"do_resize": False}, "do_resize is False .* only True is supported"),
+        ({"resample": 2}, "resample is 2 .* only 3 is supported"),
+        ({"image_mean": 0.5}, "mean in .* is 0.5; expected a list"),
+    ],
+)
+def test_a_processor_that_cannot_be_honoured_is_refused(processor: dict, why: str, tmp_path: Path) -> None:
+    folder = write(tmp_path, {"config.json": QWEN25_CONFIG, "preprocessor_config.json": processor})
+    with pytest.raises(ValueError, match=why) as error:
+        Family.from_config(folder)
+    assert "\n" not in str(error.value)
+
+
+def test_a_folder_that_holds_no_checkpoint_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"Qwen2-VL-7B is not a folder; expected a checkpoint folder"):
+        Family.from_config("Qwen/Qwen2-VL-7B")
+    with pytest.raises(ValueError, match=r"has no config.json; expected a checkpoint folder"):
+        Family.from_config(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": ')
+    with pytest.raises(ValueError, match=r"config.json is not valid JSON: "):
+        Family.from_config(tmp_path)
+    (tmp_path / "config.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ValueError, match=r"config.json is not valid JSON: "):
+        Family.from_config(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"config.json holds a JSON list; expected an object"):
+        Family.from_config(tmp_path)
+    with pytest.raises(TypeError, match="config is a int; expected a checkpoint folder, a dict or a transformers"):
+        Family.from_config(7)
