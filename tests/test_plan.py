@@ -1,0 +1,276 @@
+"""Plans: the trained resize rules, the hard upper limit, headers, boxes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pictures import STORED, UPRIGHT, encoded, exif, photograph, png_header
+from PIL import Image
+from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as smart_resize_clip
+
+from mrope import Family, family
+from mrope.vision import Plan, clip_size, picture_size, plan, plan_video
+
+QWEN2, QWEN25, QWEN3 = (family(name) for name in ("qwen2-vl", "qwen2.5-vl", "qwen3-vl"))
+SIDES = st.one_of(st.integers(1, 300), st.integers(1, 6000))
+
+
+def outcome(function: Any, *args: Any, **options: Any) -> Any:
+    try:
+        return function(*args, **options)
+    except ValueError:
+        return "refused"
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIDES, SIDES, st.sampled_from([28, 32, 16]), st.integers(1, 100), st.integers(0, 2000))
+def test_picture_size_is_the_published_rule(height: int, width: int, factor: int, least: int, more: int) -> None:
+    limits = {"factor": factor, "min_pixels": least * factor**2, "max_pixels": (least + more) * factor**2}
+    assert outcome(picture_size, height, width, **limits) == outcome(smart_resize, height, width, **limits)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(2, 40), SIDES, SIDES, st.integers(1, 100), st.integers(0, 2000))
+def test_clip_size_is_the_published_rule(frames: int, height: int, width: int, least: int, more: int) -> None:
+    limits = {"factor": 32, "min_pixels": least * 2048, "max_pixels": (least + more) * 2048}
+    ours = outcome(clip_size, frames, height, width, temporal_patch=2, **limits)
+    assert ours == outcome(smart_resize_clip, frames, height, width, temporal_factor=2, **limits)
+
+
+def test_halves_round_to_even() -> None:
+    assert picture_size(70, 98, factor=28, min_pixels=1, max_pixels=10**9) == (56, 112)
+
+
+@settings(max_examples=200, deadline=None)
+@given(SIDES, SIDES, st.sampled_from([QWEN2, QWEN3]), st.integers(1, 300), st.integers(0, 300))
+def test_a_plan_keeps_the_upper_limit_and_whole_tokens(
+    height: int, width: int, family: Family, least: int, more: int
+) -> None:
+    most = least + more
+    planned = outcome(plan, (height, width), family, min_tokens=least, max_tokens=most)
+    if planned == "refused":
+        # Only for a reason: no such picture, or the trained rule leaves more than the limit.
+        limits = {"min_pixels": least * family.factor**2, "max_pixels": most * family.factor**2}
+        resized = outcome(smart_resize, height, width, factor=family.factor, **limits)
+        assert resized == "refused" or resized[0] * resized[1] > limits["max_pixels"]
+        return
+    assert planned.tokens <= most
+    assert planned.resized[0] >= family.factor <= planned.resized[1]
+    assert planned.resized == (planned.grid[1] * family.patch, planned.grid[2] * family.patch)
+
+
+@pytest.mark.parametrize(
+    ("family", "size", "most", "resized", "grid", "tokens"),
+    [
+        (QWEN25, (480, 640), None, (476, 644), (1, 34, 46), 391),
+        (QWEN3, (1000, 1000), None, (992, 992), (1, 62, 62), 961),
+        (QWEN2, (639, 31), 20, (560, 28), (1, 40, 2), 20),
+        (QWEN2, (1080, 1920), None, (1092, 1932), (1, 78, 138), 2691),
+        (QWEN2, (4032, 4032), None, (3584, 3584), (1, 256, 256), 16384),
+        (QWEN3, (3024, 4032), None, (3008, 4032), (1, 188, 252), 11844),
+        (QWEN2, (768, 1024), None, (756, 1036), (1, 54, 74), 999),
+        (QWEN3, (768, 1024), None, (768, 1024), (1, 48, 64), 768),
+        (QWEN2, (1, 1), None, (56, 56), (1, 4, 4), 4),
+    ],
+)
+def test_worked_sizes(
+    family: Family, size: tuple[int, int], most: int | None, resized: object, grid: object, tokens: int
+) -> None:
+    planned = plan(size, family, max_tokens=most)
+    assert (planned.resized, planned.grid, planned.tokens) == (resized, grid, tokens)
+    assert planned.original == size
+    assert planned.factor == family.factor
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "message"),
+    [
+        ((10, 2000), {"max_tokens": 20}, "max_tokens is 20, .* 812 wide x 28 high = 29 tokens; max_tokens=29 would do"),
+        ((28, 5600), {"max_tokens": 20}, "1764 wide x 28 high = 63 tokens; max_tokens=198 would do"),
+        ((100, 100), {"min_tokens": 20, "max_tokens": 20}, "140 wide x 140 high = 25 tokens; max_tokens=25 would do"),
+        ((20, 10000), {}, "10000 wide x 20 high is 500.0 to 1, the limit is 200 to 1"),
+        ((9, 2048), {}, "227.6 to 1"),
+        ((480, 640), {"min_tokens": 30, "max_tokens": 20}, "min_tokens is 30, above max_tokens 20"),
+        ((480, 640), {"max_tokens": 0}, "max_tokens is 0; expected at least 1"),
+        ((0, 640), {}, "height is 0; expected at least 1"),
+    ],
+)
+def test_refused_sizes(size: tuple[int, int], options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(size, QWEN2, **options)
+
+
+def test_what_the_message_says_would_do_does() -> None:
+    assert plan((10, 2000), QWEN2, max_tokens=29).tokens == 29
+    assert plan((28, 5600), QWEN2, max_tokens=198).tokens == 198
+    with pytest.raises(ValueError, match="max_tokens is 197"):
+        plan((28, 5600), QWEN2, max_tokens=197)
+
+
+def test_family_methods_and_lists() -> None:
+    sizes = [(480, 640), (640, 480)]
+    plans = QWEN2.plan(sizes, max_tokens=100)
+    assert [one.grid for one in plans] == [(1, 16, 22), (1, 22, 16)]
+    assert plans == [plan(size, QWEN2, max_tokens=100) for size in sizes]
+
+
+def test_a_size_is_a_tuple() -> None:
+    with pytest.raises(TypeError, match=r"tuple \(height, width\), got \(1, 480, 640\)"):
+        plan((1, 480, 640), QWEN2)  # pyright: ignore
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF"])
+def test_file_headers(kind: str, tmp_path: Path) -> None:
+    data = encoded(photograph("chelsea"), kind)
+    path = tmp_path / "cat"
+    path.write_bytes(data)
+    for source in (path, str(path), data):
+        planned = plan(source, QWEN2)
+        assert planned == plan((300, 451), QWEN2) if source is data else planned.original == (300, 451)
+        assert planned.source == (None if source is data else str(path))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF"])
+def test_pixels_are_not_needed(kind: str) -> None:
+    data = encoded(photograph("chelsea"), kind)
+    assert plan(data[: len(data) // 2], QWEN2).original == (300, 451)
+
+
+def test_a_decompression_bomb_still_has_a_plan() -> None:
+    assert plan(png_header(50000, 60000), QWEN2).original == (50000, 60000)
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "TIFF", "WEBP"])
+def test_exif_orientation_turns_the_size(orientation: int, kind: str) -> None:
+    data = encoded(Image.new("RGB", (24, 16)), kind, exif=exif(orientation))
+    planned = plan(data, QWEN2)
+    assert planned.orientation == orientation
+    assert planned.original == ((24, 16) if orientation >= 5 else (16, 24))
+    assert planned.stored == (16, 24)
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_boxes_turn_with_the_picture(orientation: int) -> None:
+    planned = plan(encoded(Image.new("RGB", (3, 2)), "PNG", exif=exif(orientation)), QWEN2)
+    for row in range(2):
+        for col in range(3):
+            box = np.array([col, row, col + 1, row + 1])
+            turned = planned.from_stored(box)
+            left, top, right, bottom = turned.astype(int)
+            assert (right - left, bottom - top) == (1, 1)
+            assert UPRIGHT[orientation][top][left] == STORED[row][col]
+            np.testing.assert_array_equal(planned.to_stored(turned), box)
+
+
+def test_boxes_between_original_and_resized() -> None:
+    planned = plan((480, 640), QWEN25)
+    assert planned.scale == (476 / 480, 644 / 640)
+    boxes = np.array([[[0, 0, 640, 480], [64, 48, 320, 120]]])
+    resized = planned.to_resized(boxes)
+    np.testing.assert_allclose(resized, [[[0, 0, 644, 476], [64.4, 47.6, 322, 119]]])
+    np.testing.assert_allclose(planned.to_original(resized), boxes)
+    tensor = planned.to_resized(torch.from_numpy(boxes))
+    assert isinstance(tensor, torch.Tensor)
+    np.testing.assert_array_equal(tensor.numpy(), resized)
+
+
+def test_boxes_as_each_model_writes_them() -> None:
+    boxes = torch.tensor([[100.0, 100.0, 200.0, 200.0]])
+    thousandths = plan((600, 800), QWEN3)
+    expected = torch.tensor([[125.0, 1000 / 6, 250.0, 1000 / 3]], dtype=torch.float64)
+    torch.testing.assert_close(thousandths.encode_boxes(boxes), expected)
+    torch.testing.assert_close(thousandths.decode_boxes(expected), boxes.double())
+    pixels = plan((480, 640), QWEN25)
+    torch.testing.assert_close(pixels.encode_boxes(boxes), pixels.to_resized(boxes))
+    torch.testing.assert_close(pixels.decode_boxes(pixels.encode_boxes(boxes)), boxes.double())
+    square = plan((800, 800), QWEN2).decode_boxes(np.array([100, 200, 300, 400]))
+    assert square.tolist() == [80, 160, 240, 320]
+
+
+def test_boxes_are_checked() -> None:
+    with pytest.raises(ValueError, match=r"shape \(2, 3\); expected \(..., 4\)"):
+        plan((480, 640), QWEN2).to_resized(np.zeros((2, 3)))
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    text, empty, thin = (tmp_path / name for name in ("text.png", "empty.jpg", "thin.png"))
+    text.write_text("hello world")
+    empty.touch()
+    Image.new("L", (2010, 10)).save(thin)
+    for path, message in ((text, "not a picture"), (empty, "is empty"), (thin, "2010 wide x 10 high is 201.0 to 1")):
+        with pytest.raises(ValueError, match=f"{path.name}: .*{message}") as caught:
+            plan([(480, 640), path], QWEN2)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(FileNotFoundError, match="missing"):
+        plan(tmp_path / "missing.png", QWEN2)
+
+
+def test_a_plan_checks_itself() -> None:
+    with pytest.raises(ValueError, match=r"grid \(1, 4, 6\) does not cut \(84, 56\)"):
+        Plan(source=None, original=(9, 9), resized=(84, 56), grid=(1, 4, 6), patch=14, merge=2, boxes="0-1000")
+
+
+def test_clip_with_a_budget_per_frame() -> None:
+    planned = plan_video((7, 480, 640), QWEN25, fps=4.0)
+    assert (planned.resized, planned.grid, planned.frames) == ((476, 644), (4, 34, 46), 7)
+    assert planned.tokens == 4 * 391
+    assert planned.seconds == 0.5
+    assert plan_video((7, 480, 640), QWEN25).seconds is None
+    assert QWEN25.plan_video((7, 480, 640), fps=4.0) == planned
+    assert plan_video((7, 480, 640), QWEN25, max_tokens=100).tokens == 4 * 88
+
+
+def test_clip_with_a_budget_for_the_whole() -> None:
+    planned = plan_video((60, 720, 1280), QWEN3, fps=1.0)
+    assert (planned.grid, planned.tokens, planned.seconds) == ((30, 30, 52), 11_700, 2.0)
+    assert plan_video((60, 720, 1280), QWEN3, max_tokens=2000).tokens <= 2000
+    assert plan_video((1, 480, 640), QWEN3).grid == plan_video((2, 480, 640), QWEN3).grid == (1, 30, 40)
+
+
+def test_an_odd_clip_above_its_budget_is_refused() -> None:
+    limits = {"factor": 32, "min_pixels": 4096, "max_pixels": 600 * 2048}
+    height, width = smart_resize_clip(5, 480, 640, temporal_factor=2, **limits)
+    assert 6 * height * width > limits["max_pixels"], "the trained rule passes the limit here"
+    with pytest.raises(ValueError, match=r"max_tokens is 600, .* in 6 frames = \d+ tokens; max_tokens=") as refused:
+        plan_video((5, 480, 640), QWEN3, max_tokens=600)
+    enough = int(str(refused.value).split("max_tokens=")[1].split()[0])
+    assert plan_video((5, 480, 640), QWEN3, max_tokens=enough).tokens <= enough
+    assert plan_video((6, 480, 640), QWEN3, max_tokens=600).tokens <= 600
+
+
+@pytest.mark.parametrize(
+    ("size", "fps", "message"),
+    [
+        ((0, 480, 640), 2.0, "frames is 0"),
+        ((4, 480, 640), 0.0, "fps is 0"),
+        ((4, 20, 10000), 2.0, "500.0 to 1"),
+    ],
+)
+def test_refused_clips(size: tuple[int, int, int], fps: float, message: str) -> None:
+    for record in (QWEN2, QWEN3):
+        with pytest.raises(ValueError, match=message):
+            plan_video(size, record, fps=fps)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_animated_files_know_their_rate(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "clip"
+    frames = [Image.new("RGB", (60, 40), (50 * k, 0, 0)) for k in range(5)]
+    frames[0].save(path, kind, save_all=True, append_images=frames[1:], duration=[100, 300, 200, 200, 200])
+    planned = plan_video(path, QWEN25)
+    assert (planned.frames, planned.original, planned.source) == (5, (40, 60), str(path))
+    assert planned.seconds == pytest.approx(2 * 0.2)
+    assert plan_video(path, QWEN25, fps=1.0).seconds == 2.0
+
+
+def test_a_still_file_is_a_clip_of_one_frame_without_a_rate() -> None:
+    planned = plan_video(encoded(photograph("chelsea"), "PNG"), QWEN2)
+    assert (planned.frames, planned.grid[0], planned.seconds) == (1, 1, None)

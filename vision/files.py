@@ -1,0 +1,164 @@
+"""Picture files through Pillow: found out by content, read lazily, refused in one line."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+    from PIL.ImageFile import ImageFile
+    from typing_extensions import TypeIs
+
+    File = str | os.PathLike[str] | bytes
+    IsFile = TypeIs[File]
+else:  # at run time a wrong source gets our own message
+    File = Image = ImageFile = Any
+    IsFile = bool
+
+_ORIENTATION = 0x0112
+# What Pillow and its decoders raise about broken files, beside ValueError.
+_BROKEN = (OSError, RuntimeError, SyntaxError, EOFError, IndexError, struct.error, zlib.error)
+
+
+def is_file(source: object) -> IsFile:
+    """Whether `source` names or holds a file: a path or bytes."""
+    return isinstance(source, (str, os.PathLike, bytes))
+
+
+def name_of(source: object) -> str | None:
+    """How errors call a file; None for what is no file."""
+    if isinstance(source, bytes):
+        return f"picture of {len(source)} bytes"
+    return os.fsdecode(source) if is_file(source) else None
+
+
+@contextmanager
+def opened(source: File) -> Iterator[ImageFile]:
+    """The picture in `source`, its header read and its pixels not yet.
+
+    Unlike `PIL.Image.open` it has no limit of size, because a header costs nothing: pixels ask `check_limit` first.
+
+    Raises:
+        OSError: the path cannot be opened.
+        ValueError: the content is no picture, or turns out to be broken while the picture is open.
+    """
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file, naming(name_of(source)):
+        yield _identified(file)
+
+
+@contextmanager
+def naming(name: str | None) -> Iterator[None]:
+    """Turn what Pillow says about a broken picture into one line that names the picture, if it has a name."""
+    if name is None:
+        yield
+        return
+    from PIL.Image import DecompressionBombError
+
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    except (*_BROKEN, DecompressionBombError) as error:
+        raise ValueError(f"{name}: broken or unreadable picture ({str(error) or type(error).__name__})") from error
+
+
+def _identified(file: io.BytesIO | io.BufferedReader) -> ImageFile:
+    from PIL import Image
+
+    prefix = file.read(16)
+    if not prefix:
+        raise ValueError("the file is empty")
+    tried = set()
+    for find_plugins in (Image.preinit, Image.init):  # the common formats, then all
+        find_plugins()
+        for name in [name for name in Image.ID if name not in tried]:
+            tried.add(name)
+            factory, accepts = Image.OPEN[name]
+            answer = accepts is None or accepts(prefix)
+            if not answer or isinstance(answer, str):  # a string says why Pillow was built without this format
+                continue
+            file.seek(0)
+            try:
+                return factory(file, "")
+            except (SyntaxError, IndexError, TypeError, struct.error):
+                continue  # another format with the same first bytes
+    raise ValueError(f"not a picture in a format that Pillow reads; it starts with {prefix!r}")
+
+
+def orientation_of(image: Image) -> int:
+    """The EXIF orientation of a PIL image, 1..8; 1 where there is none or none that makes sense."""
+    try:
+        value = _exif(image).get(_ORIENTATION, 1)
+    except _BROKEN:
+        return 1  # broken metadata of a sound picture
+    return int(value) if value in range(1, 9) else 1
+
+
+def _exif(image):
+    from PIL import Image
+
+    if image.format != "PNG" or "exif" in image.info or getattr(image, "fp", None) is None:
+        return image.getexif()
+    # A PNG may hold EXIF behind its pixels, and Pillow decodes the pixels to get there. Step over the chunks instead.
+    file = image.fp
+    place = file.tell()
+    file.seek(8)
+    try:
+        while len(head := file.read(8)) == 8:
+            length, kind = struct.unpack(">I4s", head)
+            if kind == b"eXIf":
+                exif = Image.Exif()
+                exif.load(file.read(length))
+                return exif
+            file.seek(length + 4, io.SEEK_CUR)
+    finally:
+        file.seek(place)
+    return Image.Image.getexif(image)
+
+
+def size_of(image: Image, orientation: int) -> tuple[int, int]:
+    """The (height, width) of a PIL image once `orientation` is applied."""
+    swaps = orientation >= 5 and not turns_itself(image)
+    return (image.width, image.height) if swaps else (image.height, image.width)
+
+
+def turns_itself(image: Image) -> bool:
+    """Whether Pillow applies the orientation on its own: of TIFF it turns the size and, once loaded, the pixels."""
+    return image.format == "TIFF"
+
+
+def check_limit(image: Image) -> None:
+    """Refuse pixels beyond Pillow's limit against decompression bombs, twice `PIL.Image.MAX_IMAGE_PIXELS`."""
+    from PIL.Image import MAX_IMAGE_PIXELS
+
+    if MAX_IMAGE_PIXELS is not None and image.width * image.height > 2 * MAX_IMAGE_PIXELS:
+        raise ValueError(
+            f"{image.width} wide x {image.height} high is more than the {2 * MAX_IMAGE_PIXELS} pixels that Pillow "
+            "decodes; raise PIL.Image.MAX_IMAGE_PIXELS if you trust the file"
+        )
+
+
+def frames_in(image: Image) -> int:
+    """How many frames an open file holds."""
+    return getattr(image, "n_frames", 1)
+
+
+def frames_of(image: ImageFile) -> Iterator[ImageFile]:
+    """The frames of an open file in order, each decoded: the same object, moved on."""
+    check_limit(image)
+    for index in range(frames_in(image)):
+        image.seek(index)
+        image.load()
+        yield image
+
+
+def rate_of(durations: Sequence[int | float | None]) -> float | None:
+    """Frames a second, on average, of frames that last so many milliseconds; None if one does not say."""
+    known = [duration for duration in durations if duration]
+    return 1000 * len(known) / sum(known) if len(known) == len(durations) else None
