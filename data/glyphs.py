@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
@@ -73,11 +74,6 @@ def questions(key: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return row * cols + col, relation, key[to_row, to_col]
 
 
-@lru_cache(maxsize=512)
-def _face(path: str, size: int) -> ImageFont.FreeTypeFont:
-    return ImageFont.truetype(path, size)
-
-
 def draw_grid(key: np.ndarray, fonts: Sequence[Font], rng: np.random.Generator, *, distort: bool = False) -> GlyphGrid:
     """Draw `key` (rows, columns) with one of `fonts`.
 
@@ -87,16 +83,21 @@ def draw_grid(key: np.ndarray, fonts: Sequence[Font], rng: np.random.Generator, 
 
     Args:
         key: indices into `GLYPHS`.
-        fonts: the faces to choose from; one is used for the whole picture.
+        fonts: the faces to choose from.
         rng: decides everything that varies.
-        distort: also vary what a face does not: width, height, slant and tilt, one way a picture (for training).
+        distort: give each letter a face, size, slant and tilt of its own, for training; else one face and size serve
+            the whole picture.
     """
     rows, cols = key.shape
     height, width = (side * CELL + int(rng.integers(-12, 13)) for side in (rows, cols))
     paper, ink = _colours(rng)
-    face = _face(str(fonts[int(rng.integers(len(fonts)))].path), int(rng.integers(19, 28)))
-    affine = _distortion(rng) if distort else None
-    stamps = {glyph: _stamp(face, GLYPHS[glyph], affine) for glyph in np.unique(key).tolist()}
+    plain = _face(fonts, rng)
+    stamps = {
+        letter: _stamp(GLYPHS[letter], _face(fonts, rng), _distortion(rng))
+        if distort
+        else _stamp(GLYPHS[letter], plain)
+        for letter in np.unique(key).tolist()
+    }
     picture = Image.new("RGB", (width, height), paper)
     for (row, col), (down, right) in zip(np.ndindex(rows, cols), rng.uniform(-2, 2, (rows * cols, 2)), strict=True):
         centre = (right + (col + 0.5) * width / cols, down + (row + 0.5) * height / rows)
@@ -114,6 +115,16 @@ def _colours(rng: np.random.Generator) -> tuple[tuple[int, ...], tuple[int, ...]
             return tuple(paper.tolist()), tuple(ink.tolist())
 
 
+def _face(fonts: Sequence[Font], rng: np.random.Generator) -> ImageFont.FreeTypeFont:
+    """One of `fonts` in a size that fits a cell."""
+    return _load(fonts[int(rng.integers(len(fonts)))].path, int(rng.integers(19, 28)))
+
+
+@lru_cache(maxsize=512)
+def _load(path: Path, size: int) -> ImageFont.FreeTypeFont:
+    return ImageFont.truetype(path, size)
+
+
 def _distortion(rng: np.random.Generator) -> tuple[float, ...]:
     """An affine map about the middle of a stamp, from output to input as Pillow's transform takes it."""
     tilt, slant = rng.uniform(-0.1, 0.1), rng.uniform(-0.25, 0.25)
@@ -124,7 +135,7 @@ def _distortion(rng: np.random.Generator) -> tuple[float, ...]:
     return tuple(np.column_stack([inverse, middle - inverse @ middle]).ravel().tolist())
 
 
-def _stamp(face: ImageFont.FreeTypeFont, glyph: str, affine: tuple[float, ...] | None) -> Image.Image:
+def _stamp(glyph: str, face: ImageFont.FreeTypeFont, affine: tuple[float, ...] | None = None) -> Image.Image:
     """A mask of STAMP x STAMP pixels with the glyph in its middle."""
     mask = Image.new("L", (STAMP, STAMP))
     ImageDraw.Draw(mask).text((STAMP / 2, STAMP / 2), glyph, font=face, fill=255, anchor="mm")

@@ -1,6 +1,7 @@
 """One position space for text, images and video, at native resolution."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from mrope.axes import AxisSplit
 from mrope.families import Family, families, family
@@ -37,13 +38,14 @@ if not (Path(__file__).parent / "vision").is_dir() and (_checkout / "vision").is
 
 __version__: str
 
+if not TYPE_CHECKING:  # to a type checker, every name would be an attribute
 
-def __getattr__(name: str) -> str:
-    if name != "__version__":
-        raise AttributeError(f"module 'mrope' has no attribute {name!r}")
-    from importlib.metadata import PackageNotFoundError, version
+    def __getattr__(name: str) -> str:
+        if name != "__version__":
+            raise AttributeError(f"module 'mrope' has no attribute {name!r}")
+        from importlib.metadata import PackageNotFoundError, version
 
-    try:
-        return version("mrope")
-    except PackageNotFoundError:
-        return "0+checkout"
+        try:
+            return version("mrope")
+        except PackageNotFoundError:
+            return "0+checkout"

@@ -84,7 +84,7 @@ def patchify(
     >>> patchify(np.zeros((56, 84, 3), dtype=np.uint8), mrope.family("qwen2-vl")).grids
     tensor([[1, 4, 6]])
     """
-    pictures = images if isinstance(images, (list, tuple)) else [images]
+    pictures: Sequence[Any] = images if isinstance(images, (list, tuple)) else [images]
     if not pictures:
         raise ValueError("images is empty; expected at least one picture")
     names = [None if is_file(picture) else f"picture {number}" for number, picture in enumerate(pictures)]

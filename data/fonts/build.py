@@ -22,6 +22,7 @@ KEPT_NAMES = [COPYRIGHT, 1, 2, 4, VERSION, 6, DESCRIPTION, 13, LICENCE_URL]
 
 # family, package, weight, slant, style, split; a family stands in one split only
 FACES = [
+    ("Alegreya Sans", "alegreya-sans", 500, "normal", "sans, old-style digits", "train"),
     ("Arimo", "arimo", 400, "normal", "sans", "train"),
     ("Barlow Condensed", "barlow-condensed", 500, "normal", "sans condensed", "train"),
     ("Bitter", "bitter", 700, "normal", "slab bold", "train"),
@@ -32,6 +33,7 @@ FACES = [
     ("DejaVu Serif", "dejavu", 700, "normal", "serif bold", "train"),
     ("EB Garamond", "eb-garamond", 500, "normal", "serif", "train"),
     ("Fira Sans", "fira-sans", 400, "italic", "sans italic", "train"),
+    ("Gelasio", "gelasio", 400, "normal", "serif, old-style digits", "train"),
     ("Inter", "inter", 400, "normal", "sans", "train"),
     ("Inter", "inter", 700, "normal", "sans bold", "train"),
     ("JetBrains Mono", "jetbrains-mono", 400, "normal", "mono", "train"),
@@ -42,11 +44,13 @@ FACES = [
     ("Noto Serif", "noto-serif", 400, "italic", "serif italic", "train"),
     ("Nunito", "nunito", 400, "normal", "sans rounded", "train"),
     ("Open Sans", "open-sans", 700, "italic", "sans bold italic", "train"),
+    ("Overpass Mono", "overpass-mono", 400, "normal", "mono", "train"),
     ("Roboto Mono", "roboto-mono", 400, "normal", "mono", "train"),
     ("Roboto Slab", "roboto-slab", 400, "normal", "slab", "train"),
     ("Rubik", "rubik", 500, "normal", "sans", "train"),
     ("Spectral", "spectral", 400, "normal", "serif", "train"),
     ("Tinos", "tinos", 400, "italic", "serif italic", "train"),
+    ("Vollkorn", "vollkorn", 500, "normal", "serif, old-style digits", "train"),
     ("Archivo Narrow", "archivo-narrow", 600, "normal", "sans condensed bold", "held-out"),
     ("Cabin", "cabin", 400, "italic", "sans italic", "held-out"),
     ("Domine", "domine", 700, "normal", "serif bold", "held-out"),
