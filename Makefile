@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 OUT ?= out
+WORKERS ?= 2
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint reader study bench clean
+.PHONY: help demo test lint reader study clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -14,7 +15,7 @@ demo: $(VENV)/.installed ## read the pictures that ship with the project, write 
 	$(BIN)/mrope demo --out $(OUT)
 
 test: lint ## lint, type check, then every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 lint: $(VENV)/.installed-test ## ruff and pyright
 	$(BIN)/ruff check .
@@ -26,9 +27,6 @@ reader: $(VENV)/.installed ## train the reader again, from its seed
 
 study: $(VENV)/.installed ## train the reader's twins over several seeds and compare them
 	$(BIN)/mrope reader study
-
-bench: $(VENV)/.installed ## measure speed and memory
-	$(BIN)/python -m benchmarks
 
 clean: ## remove the environment and everything that the targets wrote
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis

@@ -1,4 +1,4 @@
-"""Glyph grids: pictures of letters and digits in rows and columns, drawn from real fonts, with the answer key beside.
+"""Glyph grids: pictures of letters in rows and columns, drawn from real fonts, with the answer key beside.
 
 A probe asks what stands in a cell, or next to it. Every cell of a grid holds one glyph, picture sides are native (about
 32 pixels a cell, but rarely divisible by it), and font, size, place, colours and noise vary.
@@ -16,8 +16,9 @@ from PIL import Image, ImageDraw, ImageFont
 
 from .fonts import Font
 
-GLYPHS = "ABCDEFGHJKLMNPQRSTUVWXYZ23456789"
-"""The 32 glyphs: capitals and digits without I, O, 0 and 1, which many fonts draw alike."""
+GLYPHS = "ABCDEFGHJKLMNPQRSTUVWXYZ"
+"""The 24 glyphs: capitals without I, a bare stroke, and O, a Q but for its tail. A probe asks where, not what: digits,
+whose 8, 5 and 3 pass for B, S and each other at this size, would measure the font instead."""
 
 CELL = 32
 """Pixels of a cell's side, before the picture's own jitter."""
@@ -36,7 +37,7 @@ RELATIONS: dict[str, tuple[int, int]] = {
 
 
 HELD_OUT_PAIRS = np.fromfunction(lambda first, second: (5 * first + 3 * second) % 10 == 0, (len(GLYPHS), len(GLYPHS)))
-"""(32, 32) bool: the (left, right) or (upper, lower) neighbours that training never shows, a tenth of all."""
+"""(24, 24) bool: the (left, right) or (upper, lower) neighbours that training never shows, a tenth of all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,21 +84,15 @@ def draw_grid(key: np.ndarray, fonts: Sequence[Font], rng: np.random.Generator, 
 
     Args:
         key: indices into `GLYPHS`.
-        fonts: the faces to choose from.
+        fonts: the faces to choose from; one, in one size, serves the whole picture.
         rng: decides everything that varies.
-        distort: give each letter a face, size, slant and tilt of its own, for training; else one face and size serve
-            the whole picture.
+        distort: also vary what a face does not: width, height, slant and tilt, one way a picture (for training).
     """
     rows, cols = key.shape
     height, width = (side * CELL + int(rng.integers(-12, 13)) for side in (rows, cols))
     paper, ink = _colours(rng)
-    plain = _face(fonts, rng)
-    stamps = {
-        letter: _stamp(GLYPHS[letter], _face(fonts, rng), _distortion(rng))
-        if distort
-        else _stamp(GLYPHS[letter], plain)
-        for letter in np.unique(key).tolist()
-    }
+    face, affine = _face(fonts, rng), _distortion(rng) if distort else None
+    stamps = {letter: _stamp(face, GLYPHS[letter], affine) for letter in np.unique(key).tolist()}
     picture = Image.new("RGB", (width, height), paper)
     for (row, col), (down, right) in zip(np.ndindex(rows, cols), rng.uniform(-2, 2, (rows * cols, 2)), strict=True):
         centre = (right + (col + 0.5) * width / cols, down + (row + 0.5) * height / rows)
@@ -135,7 +130,7 @@ def _distortion(rng: np.random.Generator) -> tuple[float, ...]:
     return tuple(np.column_stack([inverse, middle - inverse @ middle]).ravel().tolist())
 
 
-def _stamp(glyph: str, face: ImageFont.FreeTypeFont, affine: tuple[float, ...] | None = None) -> Image.Image:
+def _stamp(face: ImageFont.FreeTypeFont, glyph: str, affine: tuple[float, ...] | None) -> Image.Image:
     """A mask of STAMP x STAMP pixels with the glyph in its middle."""
     mask = Image.new("L", (STAMP, STAMP))
     ImageDraw.Draw(mask).text((STAMP / 2, STAMP / 2), glyph, font=face, fill=255, anchor="mm")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import gelu
+from torch.nn.functional import gelu, layer_norm
 
 from mrope.attention import Block
 from mrope.axes import AxisSplit
@@ -56,7 +56,9 @@ class WindowEncoder(nn.Module):
 
     def forward(self, values: Float[Tensor, "p v"]) -> Float[Tensor, "n c"]:
         """Encode patches in merge-block order (`Patches.values`) to P / M tokens."""
-        x = self.embed(values).unflatten(0, (-1, self.block_patches))
+        blocks = values.unflatten(0, (-1, self.block_patches))
+        # Ink and paper of any colours to about the same two levels: what is left to learn is shapes.
+        x = self.embed(layer_norm(blocks, blocks.shape[1:]))
         for block in self.blocks:
             x = block(x, (self.table_cos, self.table_sin))
         return self.merge_down(gelu(self.merge_up(self.norm(x).flatten(1))))

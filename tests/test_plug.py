@@ -1,0 +1,243 @@
+"""Our positions and our rotary in one forward of a transformers model, and how they get in and out.
+
+Where transformers is right the outputs are equal to its own; elsewhere to a forward with position ids by hand.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from plug_cases import TYPES, batch, by_hand, by_name, by_side, long_clip, model_of, pictures
+from tiny_models import tiny_config, tiny_model
+from transformers import LlamaConfig, LlamaForCausalLM
+
+import mrope
+from mrope import Text
+from mrope.hf import plug, unplug
+from mrope.positions import Side
+
+
+@pytest.fixture(autouse=True)
+def _no_grad() -> Iterator[None]:
+    with torch.no_grad():
+        yield
+
+
+@by_name
+@by_side
+def test_logits_equal_transformers_where_it_is_right(name: str, side: str) -> None:
+    model, inputs = model_of(name), batch(name, pictures(name), side).inputs
+    mask = inputs["attention_mask"].bool()  # outputs in padded places depend on the version
+    wanted = model(**inputs).logits
+    with plug(model) as plugged:
+        assert plugged is model
+        assert torch.equal(model(**inputs).logits[mask], wanted[mask])
+    with plug(model.model):
+        assert torch.equal(model(**inputs).logits[mask], wanted[mask])
+    with plug(model, rotary=True):
+        assert torch.equal(model(**inputs).logits[mask], wanted[mask])
+    assert torch.equal(model(**inputs).logits, wanted)
+
+
+@by_name
+@by_side
+def test_logits_equal_positions_by_hand_where_transformers_is_wrong(name: str, side: str) -> None:
+    model, made = model_of(name), batch(name, long_clip(name), side)
+    wanted = model(**made.inputs, position_ids=by_hand(name, made)).logits
+    with plug(model):
+        assert torch.equal(model(**made.inputs).logits, wanted)
+
+
+@by_name
+def test_positions_matter_to_the_logits(name: str) -> None:
+    model, made = model_of(name), batch(name, long_clip(name))
+    ids = by_hand(name, made)
+    with plug(model):
+        got = model(**made.inputs).logits
+    for wrong in (ids[[0, 2, 1]], ids[:1].expand(3, -1, -1)):
+        assert not torch.allclose(model(**made.inputs, position_ids=wrong).logits, got, rtol=0, atol=1e-2)
+
+
+@by_name
+def test_text_alone(name: str) -> None:
+    model, inputs = tiny_model(name), batch(name, [[Text(7)], [Text(7)]]).inputs
+    inputs = {"input_ids": inputs["input_ids"]}
+    wanted = model(**inputs).logits
+    with plug(model):
+        assert torch.equal(model(**inputs).logits, wanted)
+
+
+@by_name
+def test_gradients(name: str) -> None:
+    model, inputs = model_of(name), batch(name, pictures(name), "right").inputs
+    labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)
+    weight = model.model.language_model.layers[0].self_attn.q_proj.weight
+    with torch.enable_grad():
+        wanted = torch.autograd.grad(model(**inputs, labels=labels).loss, weight)[0]
+        with plug(model):
+            assert torch.equal(torch.autograd.grad(model(**inputs, labels=labels).loss, weight)[0], wanted)
+
+
+def test_positions_of_the_caller_are_left_alone() -> None:
+    model, made = model_of("qwen2-vl"), batch("qwen2-vl", pictures("qwen2-vl"))
+    ids = by_hand("qwen2-vl", made) * 3
+    wanted = model(**made.inputs, position_ids=ids).logits
+    with plug(model):
+        assert torch.equal(model(**made.inputs, position_ids=ids).logits, wanted)
+
+
+@by_name
+def test_arguments_by_place(name: str) -> None:
+    base, inputs = model_of(name).model, batch(name, pictures(name)).inputs
+    with plug(base):
+        wanted = base(**inputs).last_hidden_state
+        tokens, mask = inputs.pop("input_ids"), inputs.pop("attention_mask")
+        assert torch.equal(base(tokens, mask, **inputs).last_hidden_state, wanted)
+
+
+@by_name
+def test_embeddings_instead_of_ids(name: str) -> None:
+    model, inputs = model_of(name), batch(name, long_clip(name)).inputs
+    with plug(model):
+        wanted = model(**inputs).logits
+        tokens = inputs.pop("input_ids")
+        inputs["inputs_embeds"] = model.get_input_embeddings()(tokens)
+        inputs[TYPES] = (tokens == 500).int() + 2 * (tokens == 501).int()
+        assert torch.equal(model(**inputs).logits, wanted)
+        del inputs[TYPES]
+        with pytest.raises(ValueError, match="pass mm_token_type_ids"):
+            model(**inputs)
+
+
+@by_name
+def test_get_rope_index_keeps_its_form(name: str) -> None:
+    base, inputs = model_of(name).model, batch(name, pictures(name)).index_inputs
+    accepted = inspect.signature(base.get_rope_index).parameters
+    inputs = {key: value for key, value in inputs.items() if key in accepted}
+    mask = inputs["attention_mask"].bool()
+    ids, deltas = base.get_rope_index(**inputs)
+    with plug(base):
+        our_ids, our_deltas = base.get_rope_index(**inputs)
+    assert torch.equal(our_ids[:, mask], ids[:, mask])
+    assert torch.equal(our_deltas, deltas)
+
+
+@by_name
+@by_side
+def test_the_model_gets_the_positions_of_the_family(name: str, side: Side) -> None:
+    base, made = model_of(name).model, batch(name, long_clip(name), side)
+    with plug(base):
+        ids, _ = base.get_rope_index(**made.index_inputs)
+    assert torch.equal(ids, mrope.batch([mrope.family(name).positions(row) for row in made.rows], side).ids)
+
+
+@by_name
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_rotary_tables_are_equal(name: str, dtype: torch.dtype) -> None:
+    model, x, ids = model_of(name), torch.zeros(1, dtype=dtype), torch.randint(0, 30_000, (3, 2, 50))
+    module = model.model.language_model.rotary_emb
+    wanted = module(x, ids)
+    with plug(model, positions=False, rotary=True):
+        got = module(x, ids)
+    for ours, theirs in zip(got, wanted, strict=True):
+        assert ours.dtype == dtype
+        if theirs.dim() == 4:  # one table per axis, from which attention takes the channels of that axis
+            ours, theirs = ([table[axis, ..., i] for i, axis in enumerate(_axes(name))] for table in (ours, theirs))
+            assert all(map(torch.equal, ours, theirs))
+        else:
+            assert torch.equal(ours, theirs)
+
+
+def _axes(name: str) -> list[int]:
+    return mrope.family(name).split.axis.repeat(2).tolist()
+
+
+def test_a_rope_type_that_we_do_not_have_is_refused_for_rotary_alone() -> None:
+    config = tiny_config("qwen2-vl")
+    yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 2048}
+    config.text_config.rope_parameters = {**config.text_config.rope_parameters, **yarn}
+    model = type(model_of("qwen2-vl"))(config).eval()
+    inputs = batch("qwen2-vl", pictures("qwen2-vl")).inputs
+    wanted = model(**inputs).logits
+    with pytest.raises(ValueError, match="rope_type is yarn"):
+        plug(model, rotary=True)
+    with plug(model):
+        assert torch.equal(model(**inputs).logits, wanted)
+
+
+def _state(model: Any) -> list[dict[str, Any]]:
+    """What is in the __dict__ of each module, hooks included."""
+    return [
+        {key: dict(value) if isinstance(value, dict) else value for key, value in module.__dict__.items()}
+        for module in model.modules()
+    ]
+
+
+def _classes(model: Any) -> list[dict[str, Any]]:
+    return [dict(base.__dict__) for module in model.modules() for base in type(module).__mro__]
+
+
+@by_name
+def test_unplug_restores_this_instance_and_no_other_was_touched(name: str) -> None:
+    model, other = tiny_model(name), tiny_model(name)
+    inputs = batch(name, long_clip(name)).inputs
+    wanted = other(**inputs).logits
+    before, classes = _state(model), _classes(model)
+    plug(model, rotary=True)
+    model.generate(**inputs, max_new_tokens=2)
+    model(**inputs)
+    assert torch.equal(other(**inputs).logits, wanted)
+    unplug(model)
+    assert _state(model) == before
+    assert _classes(model) == classes
+    assert torch.equal(model(**inputs).logits, wanted)
+
+
+def test_attributes_that_were_shadowed_before_come_back() -> None:
+    model = tiny_model("qwen2-vl")
+    own = model.model.get_rope_index
+    model.model.get_rope_index = own
+    model.model.rope_deltas = torch.tensor([[5]])
+    with pytest.raises(RuntimeError, match="inside"), plug(model):
+        raise RuntimeError("inside")
+    assert model.model.__dict__["get_rope_index"] is own
+    assert model.model.rope_deltas.tolist() == [[5]]
+
+
+def test_a_copy_of_a_plugged_model_is_plugged_on_its_own() -> None:
+    model, made = tiny_model("qwen2-vl"), batch("qwen2-vl", long_clip("qwen2-vl"))
+    plug(model)
+    wanted = model(**made.inputs).logits
+    twin = copy.deepcopy(model)
+    unplug(model)
+    assert torch.equal(twin(**made.inputs).logits, wanted)
+    twin.generate(**made.inputs, max_new_tokens=1)
+    unplug(twin)
+    assert not twin.model._forward_pre_hooks
+    assert "generate" not in str(twin.__dict__.keys() - model.__dict__.keys())
+
+
+def test_plugging_is_refused() -> None:
+    model = tiny_model("qwen2-vl")
+    with pytest.raises(ValueError, match="not plugged"):
+        unplug(model)
+    with pytest.raises(ValueError, match="expected at least one"):
+        plug(model, positions=False)
+    with plug(model):
+        for again in (model, model.model):
+            with pytest.raises(ValueError, match="plugged already"):
+                plug(again)
+        unplug(model.model)
+    config = LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+    for wrong in (LlamaForCausalLM(config), model.model.language_model, "qwen2-vl"):
+        with pytest.raises(TypeError, match="expected a Qwen2VL, Qwen2_5_VL or Qwen3VL"):
+            plug(wrong)
+    model.config.model_type = "another"
+    with pytest.raises(TypeError, match="model_type is 'another'"):
+        plug(model)
+    assert not model.model._forward_pre_hooks

@@ -1,0 +1,56 @@
+"""What the README shows is what the project prints."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+from sources import ROOT
+
+import mrope
+from mrope.reader import WEIGHTS
+
+README = (ROOT / "README.md").read_text()
+
+
+def stdout(*command: str) -> str:
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def test_the_first_program_is_the_example_and_prints_what_is_shown() -> None:
+    example = ROOT / "examples" / "quickstart.py"
+    program = example.read_text().split('"""\n', 1)[1].strip()
+    assert f"```python\n{program}\n```\n\n```\n{stdout(sys.executable, str(example))}\n```" in README
+
+
+def test_the_shell_prints_what_is_shown() -> None:
+    shown = README.split("$ mrope positions ")[1].split("\n```")[0]
+    arguments, _, output = shown.partition("\n")
+    assert stdout(sys.executable, "-m", "mrope", "positions", *shlex.split(arguments)) == output
+
+
+@pytest.mark.parametrize("name", mrope.families())
+def test_the_table_of_families_holds(name: str) -> None:
+    record = mrope.family(name)
+    (row,) = (line for line in README.splitlines() if line.startswith(f"| `{name}` |"))
+    least, most = record.image_tokens
+    for fact in (
+        f"| {record.patch} | {record.merge} | {record.factor} px |",
+        f"| {least} to {most:,} |",
+        f"| {', '.join(map(str, record.split.counts))} {record.split.allocation} |",
+        f"| {record.frequencies.base:,.0f} |",
+    ):
+        assert fact in row
+
+
+def test_the_figures_of_the_reader_are_those_of_the_study() -> None:
+    study = json.loads((WEIGHTS.parent / "study.json").read_text())
+    for shape in ("6x6", "8x9", "16x16", "24x24"):
+        accuracies = sorted(run["scores"][shape]["accuracy"] for run in study["runs"] if run["twin"] == "none")
+        low, high = (f"{100 * each:.1f}" for each in (accuracies[0], accuracies[-1]))
+        (row,) = (line for line in README.splitlines() if line.startswith(f"| {shape.replace('x', ' x ')} |"))
+        assert f"| {low} to {high} % |" in row
