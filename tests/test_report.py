@@ -17,7 +17,7 @@ import mrope
 from mrope.data import GLYPHS, asset, questions
 from mrope.probes import Exam, GridScore, Run, look, render, write_report
 from mrope.probes.charts import heat_colour, heat_map
-from mrope.probes.exam import Example, Said, Shift, Swap, Twin, read_study
+from mrope.probes.exam import Example, Kind, Said, Shift, Swap, Twin, read_study
 from mrope.probes.findings import findings
 from mrope.probes.report import check_target
 
@@ -30,7 +30,11 @@ def score(shape: tuple[int, int], wrong: int, pictures: int = 2) -> GridScore:
     return GridScore(shape, correct, torch.zeros(pictures, count, dtype=torch.int64), torch.zeros_like(correct))
 
 
-SCORES = (("trained", score((3, 4), 1)), ("unseen shape", score((2, 5), 4)), ("larger", score((8, 9), 300)))
+SCORES: tuple[tuple[Kind, GridScore], ...] = (
+    ("trained", score((3, 4), 1)),
+    ("unseen shape", score((2, 5), 4)),
+    ("larger", score((8, 9), 300)),
+)
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +76,7 @@ class Cells(HTMLParser):
         if tag not in ("br", "img", "meta"):
             self.open.append(tag)
         self.fetched += [
-            value for name, value in attrs if name in ("src", "href", "xlink:href", "srcset", "data", "action")
+            value or "" for name, value in attrs if name in ("src", "href", "xlink:href", "srcset", "data", "action")
         ]
         if tag == "tr":
             self.rows.append([])

@@ -39,7 +39,8 @@ def _curve(exam: Exam, twins: Sequence[Twin], trained_cells: tuple[int, int]) ->
     words = (
         "A small model with a native-resolution encoder and three-axis rotary positions, trained here on pictures "
         f"of glyph grids with {trained_cells[0]} to {trained_cells[1]} cells. It is asked, for every cell, which of "
-        f"{len(GLYPHS)} glyphs stands in it, right of it, left of it, above and below, in fonts that training never showed."
+        f"{len(GLYPHS)} glyphs stands in it, right of it, left of it, above and below, in fonts that training never "
+        "showed."
     )
     figure = element("div", accuracy_curve(exam.scores, twins, trained_cells), class_="wide chart") + _key(twins)
     caption = (
