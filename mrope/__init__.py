@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrope.axes import AxisSplit
-from mrope.families import Family, families, family
+from mrope.families import Family, family, family_names
 from mrope.frequencies import Frequencies
 from mrope.layouts import GridLayout, Layout
 from mrope.positions import BatchPositions, Positions, batch
@@ -26,8 +26,8 @@ __all__ = [
     "Video",
     "apply_rotary",
     "batch",
-    "families",
     "family",
+    "family_names",
     "parse_span",
 ]
 

@@ -5,7 +5,6 @@ Letters: B batch, N tokens, C channels, H heads, D head dim.
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention

@@ -178,7 +178,7 @@ def test_a_warning_is_one_line(tmp_path: Path) -> None:
 
 def test_families() -> None:
     records = {record["family"]: record for record in json.loads(output("families", "--json"))}
-    assert list(records) == list(mrope.families())
+    assert list(records) == list(mrope.family_names())
     assert records["qwen3-vl"]["factor"] == 32
     assert records["qwen2.5-vl"]["ids_per_second"] == 2
     assert all(name in output("families") for name in records)

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import transformers
+from tiny_models import FAMILIES, tiny_config
 
 import mrope
 from mrope import AxisSplit, Family, Frequencies, GridLayout, Rotary
-from tests.tiny_models import FAMILIES, tiny_config
 
 CLIP_MEAN, CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
@@ -101,7 +101,7 @@ def changed(config: dict, **values: Any) -> dict:
 
 
 def test_the_records() -> None:
-    assert mrope.families() == FAMILIES
+    assert mrope.family_names() == FAMILIES
     expected: dict[str, Any] = {
         "qwen2-vl": (28, 1176, (3136, 12845056), GridLayout(2, "index"), (16, 24, 24), "chunked", 1e6, "0-1000"),
         "qwen2.5-vl": (

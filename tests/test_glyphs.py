@@ -15,12 +15,22 @@ def test_questions_of_a_small_key_by_hand():
     asked = {
         (list(RELATIONS)[r], c): a for c, r, a in zip(cell.tolist(), relation.tolist(), answer.tolist(), strict=True)
     }
+    assert {cell: asked.pop(("in", cell)) for cell in range(6)} == {cell: cell for cell in range(6)}
     assert asked == {
-        **{("in", cell): cell for cell in range(6)},
-        **{("right", 0): 1, ("right", 1): 2, ("right", 3): 4, ("right", 4): 5},
-        **{("left", 1): 0, ("left", 2): 1, ("left", 4): 3, ("left", 5): 4},
-        **{("above", 3): 0, ("above", 4): 1, ("above", 5): 2},
-        **{("below", 0): 3, ("below", 1): 4, ("below", 2): 5},
+        ("right", 0): 1,
+        ("right", 1): 2,
+        ("right", 3): 4,
+        ("right", 4): 5,
+        ("left", 1): 0,
+        ("left", 2): 1,
+        ("left", 4): 3,
+        ("left", 5): 4,
+        ("above", 3): 0,
+        ("above", 4): 1,
+        ("above", 5): 2,
+        ("below", 0): 3,
+        ("below", 1): 4,
+        ("below", 2): 5,
     }
 
 

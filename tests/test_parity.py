@@ -10,9 +10,10 @@ import torch
 from tiny_models import FAMILIES, tiny_model
 from transformers import Qwen2VLImageProcessor, Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 from transformers.utils.logging import disable_progress_bar
+from typer.testing import CliRunner, Result
 
 import mrope
-from mrope.hf import parity
+from mrope.cli import app
 
 
 def save(name: str, folder: Path) -> Path:
@@ -26,24 +27,29 @@ def save(name: str, folder: Path) -> Path:
     return folder
 
 
+def parity(folder: Path, *options: str) -> Result:
+    return CliRunner().invoke(app, ["parity", str(folder), "--device", "cpu", *options])
+
+
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_checkpoint_passes(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = save(name, tmp_path)
-    assert parity.main([str(folder), "--device", "cpu"]) == 0
-    printed = capsys.readouterr().out
-    assert printed.count("pass  ") == len(printed.splitlines()) >= 11
-    assert "plan of a picture 97 wide x 331 high" in printed
-    assert "logits with our positions and rotary" in printed
+def test_a_checkpoint_passes(name: str, tmp_path: Path) -> None:
+    result = parity(save(name, tmp_path))
+    assert result.exit_code == 0, result.output
+    head, *printed = result.stdout.splitlines()
+    assert head.split() == ["check", "detail"]
+    assert len(printed) >= 11
+    assert all(" pass " in line for line in printed)
+    assert "plan of a picture 97 wide x 331 high" in result.stdout
+    assert "logits with our positions and rotary" in result.stdout
 
 
-def test_what_differs_is_found(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_differs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save("qwen2-vl", tmp_path)
     monkeypatch.setattr("mrope.Rotary.cos_sin", lambda self, ids: (torch.zeros(*ids.shape[1:], 64),) * 2)
     monkeypatch.setattr("mrope.GridLayout._fill", lambda self, block, span, start: block.fill(start) or start + 1)
-    assert parity.main([str(folder), "--device", "cpu", "--json"]) == 1
-    passed = {result["name"]: result["passed"] for result in json.loads(capsys.readouterr().out)}
+    result = parity(folder, "--json")
+    assert result.exit_code == 1
+    passed = {check["name"]: check["passed"] for check in json.loads(result.stdout)}
     assert passed["patches of the pictures"]
     assert not passed["positions of pictures in two rows"]
     assert not passed["rotary cos and sin"]
@@ -59,20 +65,18 @@ def test_what_differs_is_found(
         ('{"model_type": "qwen2_vl"}', "preprocessor"),
     ],
 )
-def test_what_is_no_checkpoint(
-    config: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_is_no_checkpoint(config: str | None, message: str, tmp_path: Path) -> None:
     if config is not None:
         (tmp_path / "config.json").write_text(config)
-    assert parity.main([str(tmp_path), "--device", "cpu"]) == 2
-    captured = capsys.readouterr()
-    assert not captured.out
-    assert captured.err.startswith("mrope parity: ")
-    assert captured.err.count("\n") == 1
-    assert message in captured.err
+    result = parity(tmp_path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("mrope parity: ")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
 
 
-def test_a_wrong_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wrong_device(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "qwen2_vl"}')
-    assert parity.main([str(tmp_path), "--device", "tpu"]) == 2
-    assert "device is 'tpu'" in capsys.readouterr().err
+    result = parity(tmp_path, "--device", "tpu")
+    assert result.exit_code == 2
+    assert "device is 'tpu'" in result.stderr

@@ -8,10 +8,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiny_models import FAMILIES, clip, sample, tiny_model
 
 import mrope
 from mrope import GridLayout, Image, Positions, Span, Text, Video
-from tests.tiny_models import FAMILIES, clip, sample, tiny_model
 
 # ------------------------------------------------------------------------------------------------ against transformers
 

@@ -33,7 +33,7 @@ def test_the_shell_prints_what_is_shown() -> None:
     assert stdout(sys.executable, "-m", "mrope", "positions", *shlex.split(arguments)) == output
 
 
-@pytest.mark.parametrize("name", mrope.families())
+@pytest.mark.parametrize("name", mrope.family_names())
 def test_the_table_of_families_holds(name: str) -> None:
     record = mrope.family(name)
     (row,) = (line for line in README.splitlines() if line.startswith(f"| `{name}` |"))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tiny_models import FAMILIES, clip, tiny_model
 from torch import Tensor
 from transformers.models.qwen2_vl.modeling_qwen2_vl import apply_rotary_pos_emb
 from transformers.models.qwen3_vl.modeling_qwen3_vl import apply_rotary_pos_emb as apply_rotary_pos_emb_qwen3
 
 import mrope
 from mrope import AxisSplit, Frequencies, Rotary, apply_rotary
-from tests.tiny_models import FAMILIES, clip, tiny_model
 
 PAIRINGS = ("half", "adjacent")
 SPLITS = {

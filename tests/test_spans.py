@@ -35,8 +35,8 @@ def test_the_public_names() -> None:
         "Video",
         "apply_rotary",
         "batch",
-        "families",
         "family",
+        "family_names",
         "parse_span",
     ]
     assert all(hasattr(mrope, name) for name in __all__)

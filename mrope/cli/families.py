@@ -15,7 +15,7 @@ def families(json: AsJson = False) -> None:
     """List the model families: patches, token limits, rotary split, time rule and box convention."""
     import mrope
 
-    facts = [_facts(mrope.family(name)) for name in mrope.families()]
+    facts = [_facts(mrope.family(name)) for name in mrope.family_names()]
     if json:
         print_json(facts)
     else:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from mrope.families.qwen import QWEN
 from mrope.families.record import Family
 
-__all__ = ["Family", "families", "family"]
+__all__ = ["Family", "family", "family_names"]
 
 _RECORDS = {record.name: record for record in QWEN}
 
 
-def families() -> tuple[str, ...]:
+def family_names() -> tuple[str, ...]:
     """The names of all recorded families.
 
-    >>> families()
+    >>> family_names()
     ('qwen2-vl', 'qwen2.5-vl', 'qwen3-vl')
     """
     return tuple(_RECORDS)

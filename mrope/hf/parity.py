@@ -1,17 +1,14 @@
 """Does a real checkpoint agree with us? Plans, patches, positions, rotary tables and logits against transformers.
 
-`python -m mrope.hf.parity FOLDER` loads a Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint and prints one line a check. The
-prompt is made of token ids, so that a tokenizer is not needed. Letters: B batch, N tokens, F rotary pairs.
+The command is `mrope parity FOLDER`. The prompt is made of token ids, so that a tokenizer is not needed.
+Letters: B batch, N tokens, F rotary pairs.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from pathlib import Path
 from typing import Any
@@ -56,27 +53,6 @@ def check(folder: str | os.PathLike[str], *, device: str = "auto") -> tuple[Chec
     """
     family, place = Family.from_config(folder), choose_device(device)
     return tuple(_checks(Path(folder), family, place))
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the checks of a folder; 0 if all pass, 1 if one fails, 2 for a folder or device that cannot be used."""
-    parser = argparse.ArgumentParser(prog="python -m mrope.hf.parity", description="Compare a checkpoint with us.")
-    parser.add_argument("folder", help="checkpoint folder of a Qwen2-VL, Qwen2.5-VL or Qwen3-VL model")
-    parser.add_argument("--device", default="auto", help="auto (default), cpu or cuda")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
-    options = parser.parse_args(arguments)
-    try:
-        results = check(options.folder, device=options.device)
-    except (OSError, ValueError) as error:
-        print(f"mrope parity: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    if options.json:
-        print(json.dumps([asdict(result) for result in results]))
-    else:
-        width = max(len(result.name) for result in results)
-        for result in results:
-            print(f"{'pass' if result.passed else 'FAIL'}  {result.name:{width}}  {result.detail}")
-    return 0 if all(result.passed for result in results) else 1
 
 
 @torch.no_grad()
@@ -240,7 +216,3 @@ def _texture(generator: np.random.Generator, height: int, width: int) -> np.ndar
 
 def _by_x(grid: Sequence[int]) -> str:
     return "x".join(map(str, grid))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mrope.families import Family, families, family
+from mrope.families import Family, family, family_names
 from mrope.hf.cache import cached_tokens, remember
 from mrope.hf.call import Border
 from mrope.layouts import GridLayout
@@ -148,7 +148,7 @@ def _base(model: Any) -> Any:
 
 def _border(config: Any) -> Border:
     """How the model with this configuration lays out a batch; its rope does not matter here."""
-    records = (record for record in map(family, families()) if config.model_type in record.model_types)
+    records = (record for record in map(family, family_names()) if config.model_type in record.model_types)
     record = next(records, None)
     if record is None:
         raise TypeError(f"the model's model_type is {config.model_type!r}, which is no family of ours")

@@ -1,8 +1,8 @@
 """The reader: a small VLM that says what stands in, or next to, a cell of a glyph grid.
 
-A window encoder turns each block of 32 x 32 pixels into one token; a decoder with 3-axis rotary positions does the rest.
-A question is one word ("right") that *points*: it takes the position (t, h, w) of the cell that it asks about, since
-text and vision share one position space. So an answer is right only if the model knows where its tokens are.
+A window encoder turns each block of 32 x 32 pixels into one token, and a decoder with 3-axis rotary positions does the
+rest. A question is one word ("right") that *points*: it takes the position (t, h, w) of the cell that it asks about,
+since text and vision share one position space. So an answer is right only if the model knows where its tokens are.
 
 Letters: B pictures of one size, K words, N vision tokens a picture, Q questions a picture, P patches in all.
 """
@@ -99,7 +99,7 @@ class Reader(nn.Module):
         from safetensors.torch import load_file
 
         if not Path(weights).is_file():
-            raise FileNotFoundError(f"no reader weights at {weights}; `make reader` trains them")
+            raise FileNotFoundError(f"no reader weights at {weights}; `mrope reader train` makes some")
         reader = cls(layout)
         reader.load_state_dict(load_file(weights))
         return reader.to(device).eval()

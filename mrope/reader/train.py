@@ -1,9 +1,9 @@
-"""Trains the reader on glyph grids that it draws as it goes: minutes on two cores, the same weights for the same seed."""
+"""Trains the reader on glyph grids that are drawn as it goes: minutes on two cores, one seed, one outcome."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -80,8 +80,16 @@ def draw_batch(shape: tuple[int, int], pictures: int, rng: np.random.Generator) 
     return Batch(patches.plans[0].grid, patches.values, names, cells, relations, answers)
 
 
-def train(recipe: Recipe, *, device: str = "cpu") -> Iterator[tuple[int, float, Reader]]:
-    """Train a reader, yielding (steps done, loss, reader) after each step.
+OnStep = Callable[[int, float], None]
+"""Told after each step of training: the steps done, and the loss of the answers in nats."""
+
+
+def quietly(step: int, loss: float) -> None:
+    """The `OnStep` that shows nothing."""
+
+
+def train(recipe: Recipe, *, device: str = "cpu", on_step: OnStep = quietly) -> Reader:
+    """Train a reader on "cpu" or "cuda".
 
     The loss is the cross-entropy of the answers plus that of each vision token naming its own glyph, straight from the
     encoder: without the second, the encoder has nothing to learn from until attention has found the right cell, and
@@ -115,4 +123,5 @@ def train(recipe: Recipe, *, device: str = "cpu") -> Iterator[tuple[int, float, 
         torch.nn.utils.clip_grad_norm_(reader.parameters(), 1.0)
         optimiser.step()
         schedule.step()
-        yield step + 1, asked.item(), reader
+        on_step(step + 1, asked.item())
+    return reader.eval()
