@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 
 import numpy as np
 import pytest
 import torch
+from sources import ROOT
 
 from mrope.data import GLYPHS, draw_grid, fonts, sample_key
 from mrope.layouts import RasterLayout
@@ -130,9 +133,13 @@ def test_training_never_shows_what_is_held_out():
     assert {font.family for font in fonts("train")}.isdisjoint(font.family for font in fonts("held-out"))
 
 
-def test_an_unknown_twin_is_refused():
-    with pytest.raises(ValueError, match="twin is '2-d'; expected one of none, 1-d, blind"):
-        Recipe(twin="2-d")
+def test_an_unknown_twin_is_refused(tmp_path):
+    # As a process, because the type checks of tests would refuse the word before we do.
+    command = (sys.executable, "-m", "mrope", "reader", "train", "--twin", "2-d", "--out", tmp_path / "out")
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "mrope reader: twin is '2-d'; expected one of none, 1-d, blind\n"
+    assert not (tmp_path / "out").exists()
 
 
 # --- what the shipped weights can read, with fonts that training never showed
