@@ -22,8 +22,8 @@ lint: $(VENV)/.installed-test ## ruff and pyright
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
 
-reader: $(VENV)/.installed ## train the reader again, from its seed
-	$(BIN)/mrope reader train
+reader: $(VENV)/.installed ## train the reader that ships again, into out/reader
+	$(BIN)/mrope reader train --seed 1
 
 study: $(VENV)/.installed ## train the reader's twins over several seeds and compare them
 	$(BIN)/mrope reader study

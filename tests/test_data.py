@@ -88,7 +88,7 @@ def test_splits_share_no_family_and_each_has_the_ordinary_styles() -> None:
 
 
 def test_unknown_names_get_one_line_that_lists_what_there_is() -> None:
-    with pytest.raises(ValueError, match=r"^no font 'Comic'; there are Arimo-Regular, "):
+    with pytest.raises(ValueError, match=r"^no font 'Comic'; there are AlegreyaSans-Medium, Arimo-Regular, "):
         font("Comic")
     with pytest.raises(ValueError, match=r"^no demo picture 'cat.png'; there are page.png, chart.png"):
         asset("cat.png")

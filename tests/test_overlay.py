@@ -105,7 +105,7 @@ def test_a_question_frames_its_cell_and_points_at_the_neighbour(plain):
     side = 60
     lines = drawn(draw_questions(plain, FACTOR, [], side=side))
     marked = drawn(draw_questions(plain, FACTOR, [Mark(1, 3, (0, 1), True)], side=side)) ^ lines
-    cells = np.asarray(marked.reshape(ROWS, side, COLS, side).any((1, 3)))
+    cells = marked.reshape(ROWS, side, COLS, side).any((1, 3))
     inside = marked[side + 4 : 2 * side - 4, 3 * side + 4 : 4 * side - 4]
     assert inside.any(), "neither number nor arrow"
     assert marked[side + 26 : side + 34, 4 * side + 4 : 4 * side + 16].any(), "the arrow does not reach the neighbour"

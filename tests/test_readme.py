@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -17,8 +18,9 @@ README = (ROOT / "README.md").read_text()
 
 
 def stdout(*command: str) -> str:
-    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
-    return "\n".join(line.rstrip() for line in lines)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
 def test_the_first_program_is_the_example_and_prints_what_is_shown() -> None:

@@ -42,7 +42,7 @@ def train(
 @app.command()
 def study(
     seeds: Annotated[int, typer.Option(min=1, help="Readers to train, from seed 0.")] = 5,
-    twins: Annotated[int, typer.Option(min=0, help="1-D and blind twins to train, from seed 0.")] = 3,
+    twins: Annotated[int, typer.Option(min=0, help="1-D and blind twins to train, from seed 0.")] = 1,
     steps: Steps = 900,
     pictures: Annotated[int, typer.Option(min=2, help="Grids to draw of each shape.")] = 16,
     jobs: Annotated[int, typer.Option(min=1, help="Runs at a time, one thread each.")] = 2,

@@ -55,7 +55,7 @@ class Syllabus:
     moved: tuple[Shape, ...] = ((4, 4), (3, 12), (6, 6), (8, 9))
     moved_pictures: int = 8
     deltas: tuple[int, ...] = (1, 1000, 100_000)
-    examples: tuple[Shape, ...] = ((3, 5), (8, 9), (16, 16))
+    examples: tuple[Shape, ...] = ((3, 5), (8, 9), (20, 20))
 
 
 @dataclass(frozen=True, slots=True)

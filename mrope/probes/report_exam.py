@@ -16,7 +16,7 @@ from mrope.reader import FAMILY
 
 HEAT_SHAPES = ((6, 6), (3, 12), (8, 9), (6, 12), (12, 6), (12, 12), (16, 16), (24, 24))
 """The grids whose heat maps are shown, where the exam has them."""
-EXAMPLE_SIDE = 640
+EXAMPLE_SIDE = 800
 """About how many pixels the longer side of an example has."""
 
 
