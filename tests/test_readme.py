@@ -7,6 +7,7 @@ import os
 import shlex
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from sources import ROOT
@@ -33,6 +34,12 @@ def test_the_shell_prints_what_is_shown() -> None:
     shown = README.split("$ mrope positions ")[1].split("\n```")[0]
     arguments, _, output = shown.partition("\n")
     assert stdout(sys.executable, "-m", "mrope", "positions", *shlex.split(arguments)) == output
+
+
+def test_the_reader_reads_what_the_example_draws(tmp_path: Path) -> None:
+    printed = stdout(sys.executable, str(ROOT / "examples" / "read_grid.py"), str(tmp_path / "grid.png"))
+    assert [line for line in printed.splitlines() if "as drawn" in line] == printed.splitlines()[1:5]
+    assert (tmp_path / "grid.png").is_file()
 
 
 @pytest.mark.parametrize("name", mrope.family_names())
