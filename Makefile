@@ -34,7 +34,7 @@ clean: ## remove the environment and everything that the targets wrote
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "mrope needs Python 3.10 or newer")'
-	$(PYTHON) -m venv $(VENV)
+	$(PYTHON) -m venv $(VENV) || { rm -f $@; exit 1; }
 
 # The stamps are newer than pyproject.toml once an installation went through.
 $(VENV)/.installed: pyproject.toml | $(BIN)/python

@@ -63,6 +63,21 @@ def test_pages_are_no_clip(tmp_path):
     assert look(tmp_path / "pages.tiff", mrope.family("qwen2.5-vl")).plan.frames is None
 
 
+def test_a_picture_above_the_limit_is_refused_in_words(tmp_path):
+    Image.new("1", (20000, 10000)).save(tmp_path / "big.png")
+    with pytest.raises(ValueError, match=r"big\.png: 20000 wide x 10000 high is more than"):
+        look(tmp_path / "big.png", mrope.family("qwen2.5-vl"))
+
+
+def test_a_turned_clip_says_so(tmp_path):
+    frames = [Image.fromarray(np.full((60, 90, 3), 80 * index, dtype=np.uint8)) for index in range(3)]
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    frames[0].save(tmp_path / "turned.webp", save_all=True, append_images=frames[1:], duration=500, exif=exif)
+    plan = look(tmp_path / "turned.webp", mrope.family("qwen2.5-vl")).plan
+    assert (plan.orientation, plan.original, plan.stored) == (6, (90, 60), (60, 90))
+
+
 def test_a_clip_that_hides_its_pace_is_said_to(tmp_path):
     frames = [Image.fromarray(np.full((60, 90, 3), 80 * index, dtype=np.uint8)) for index in range(3)]
     frames[0].save(tmp_path / "still.png", save_all=True, append_images=frames[1:], duration=0)

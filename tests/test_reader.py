@@ -123,6 +123,12 @@ def test_a_run_leaves_weights_recipe_and_log(tmp_path, twin):
     ]
 
 
+def test_a_file_in_the_way_is_found_before_the_training(tmp_path):
+    (tmp_path / "out").write_text("mine")
+    with pytest.raises(FileExistsError):
+        train_to(tmp_path / "out", Recipe(steps=1, cells=16, most_cells=6), on_step=lambda *_: pytest.fail("trained"))
+
+
 def test_training_never_shows_what_is_held_out():
     shapes = Recipe().shapes()
     assert set(shapes).isdisjoint(HELD_OUT_SHAPES)

@@ -7,7 +7,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-REFUSALS = (ValueError, TypeError, OSError, ImportError, MemoryError)
+REFUSALS = (ValueError, TypeError, OSError, ImportError, MemoryError, OverflowError)
 
 
 class OneLineErrors(TyperGroup):

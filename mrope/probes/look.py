@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -103,7 +103,7 @@ def _is_clip(path: Path) -> bool:
     try:
         with Image.open(path) as image:
             return image.format in ("GIF", "PNG", "WEBP") and getattr(image, "is_animated", False)
-    except UnidentifiedImageError:
+    except (UnidentifiedImageError, Image.DecompressionBombError):
         return False  # whoever reads it says what is wrong with it
 
 
@@ -126,7 +126,9 @@ def _cut_clip(path: Path, family: Family, notes: list[str]) -> tuple[Patches, fl
         notes.append(f"{count} frames at {rate:g} a second; one in {stride} is taken, {rate / stride:g} a second.")
     with Image.open(path) as image:
         frames = [load(frame) for index, frame in enumerate(ImageSequence.Iterator(image)) if index % stride == 0]
-    return patchify_video(torch.stack(frames), family, fps=rate / stride), rate / stride
+    cut = patchify_video(torch.stack(frames), family, fps=rate / stride)
+    turned = replace(cut.plans[0], orientation=plan.orientation)  # loose frames no longer say that they were turned
+    return replace(cut, plans=(turned,)), rate / stride
 
 
 def _span(plan: Plan, family: Family) -> Span:
