@@ -7,13 +7,17 @@ from mrope.axes import AxisSplit
 from mrope.families import Family, family, family_names
 from mrope.frequencies import Frequencies
 from mrope.layouts import GridLayout, Layout
-from mrope.positions import BatchPositions, Positions, batch
+from mrope.batches import BatchPositions, batch
+from mrope.positions import End, Positions, pack
 from mrope.rotary import Rotary, apply_rotary
-from mrope.spans import Image, Span, Text, Video, parse_span
+from mrope.shards import shard_index, unshard
+from mrope.spans import Audio, Image, Sliced, Span, Target, Text, Video, parse_span
 
 __all__ = [
+    "Audio",
     "AxisSplit",
     "BatchPositions",
+    "End",
     "Family",
     "Frequencies",
     "GridLayout",
@@ -21,14 +25,19 @@ __all__ = [
     "Layout",
     "Positions",
     "Rotary",
+    "Sliced",
     "Span",
+    "Target",
     "Text",
     "Video",
     "apply_rotary",
     "batch",
     "family",
     "family_names",
+    "pack",
     "parse_span",
+    "shard_index",
+    "unshard",
 ]
 
 # In a bare checkout `vision/` and `data/` stand beside this folder; an installed package has them inside.

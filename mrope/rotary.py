@@ -15,7 +15,8 @@ from torch import Tensor
 from mrope.axes import AxisSplit
 from mrope.checks import one_of
 from mrope.frequencies import Frequencies
-from mrope.positions import BatchPositions, Positions
+from mrope.batches import BatchPositions
+from mrope.positions import Positions
 
 Pairing: TypeAlias = Literal["half", "adjacent"]
 Angles: TypeAlias = Literal["float32", "exact"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tiny_models import FAMILIES, clip, sample, tiny_model
 
 import mrope
-from mrope import GridLayout, Image, Positions, Span, Text, Video
+from mrope import GridLayout, Image, Span, Text, Video
 
 # ------------------------------------------------------------------------------------------------ against transformers
 
@@ -217,7 +218,7 @@ def test_any_prompt(layout: GridLayout, data: st.DataObject, start: int, k: int)
     assert moved.next == positions.shift(start).next
 
     longer = layout([*spans, Text(k)]) if k else positions
-    assert torch.equal(longer.ids, torch.cat((positions.ids, positions.decode(k)), dim=1))
+    assert torch.equal(longer.ids, torch.cat((positions.ids, positions.decode(k).ids), dim=1))
     assert longer.offset == positions.offset
 
     for side in ("left", "right"):
@@ -239,7 +240,7 @@ def test_a_batch_decodes_each_row_from_its_own_offset() -> None:
         batch = mrope.batch(rows, side=side)
         assert batch.ids.shape == (3, 2, 17)
         assert batch.text[1][batch.mask[1]].tolist() == [0, 1, 2, 3]
-        assert torch.equal(batch.decode(2), torch.stack([row.decode(2) for row in rows], dim=1))
+        assert torch.equal(batch.decode(2).ids, torch.stack([row.decode(2).ids for row in rows], dim=1))
         assert batch.offsets.tolist() == [11 - 17, 0]
 
 
@@ -306,7 +307,7 @@ def test_padding_and_batching_refuse_what_they_cannot_do() -> None:
         positions.decode(-1)
     with pytest.raises(ValueError, match="batch got no rows"):
         mrope.batch([])
-    flat = Positions(positions.ids[:1], positions.text, positions.segments, positions.next)
+    flat = replace(positions, ids=positions.ids[:1])
     with pytest.raises(ValueError, match="batch got rows of 1 and 3 axes"):
         mrope.batch([positions, flat])
     with pytest.raises(TypeError, match=r"spans is the string 'text:4'; expected a list of spans"):

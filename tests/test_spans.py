@@ -21,8 +21,10 @@ WRITTEN = {
 
 def test_the_public_names() -> None:
     assert __all__ == [
+        "Audio",
         "AxisSplit",
         "BatchPositions",
+        "End",
         "Family",
         "Frequencies",
         "GridLayout",
@@ -30,14 +32,19 @@ def test_the_public_names() -> None:
         "Layout",
         "Positions",
         "Rotary",
+        "Sliced",
         "Span",
+        "Target",
         "Text",
         "Video",
         "apply_rotary",
         "batch",
         "family",
         "family_names",
+        "pack",
         "parse_span",
+        "shard_index",
+        "unshard",
     ]
     assert all(hasattr(mrope, name) for name in __all__)
 
@@ -77,7 +84,7 @@ def test_spans_hash_and_pickle() -> None:
     ],
 )
 def test_a_broken_span_is_refused_with_the_forms(text: str) -> None:
-    with pytest.raises(ValueError, match="cannot be read; expected text:N, image:1xHxW") as error:
+    with pytest.raises(ValueError, match="cannot be read; expected text:N, audio:N, image:1xHxW") as error:
         parse_span(text)
     assert repr(text) in str(error.value)
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""The grid layout of the Qwen-VL families: text on the diagonal, pictures and clips as blocks in (t, h, w).
+"""The grid layout of the Qwen-VL and GLM-V families: text on the diagonal, pictures and clips as blocks in (t, h, w).
 
 Letters: N tokens, T temporal steps, H and W the merged grid (one token a cell).
 """
@@ -6,105 +6,111 @@ Letters: N tokens, T temporal steps, H and W the merged grid (one token a cell).
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-import torch
 
 from mrope.checks import Number, one_of, positive, whole
-from mrope.positions import Positions
-from mrope.spans import Grid, Image, Span, Text, Video
+from mrope.layouts.layout import SpanLayout, Traits, fill_cells, name_of
+from mrope.positions import End
+from mrope.spans import Grid, Image, Video
 
 Time = Literal["index", "seconds", "stamps"]
+Advance = Literal["largest", "side"]
 
 
 @dataclass(frozen=True, slots=True)
-class GridLayout:
+class GridLayout(SpanLayout):
     """Text advances all axes by 1; the token of an image that starts at s gets (s, s + row, s + col).
 
     The next span starts at the largest position + 1, also after a clip: the rule that the released weights were trained
-    with (M-RoPE, arXiv:2409.12191). transformers 5 starts it at s + max(H, W), which ignores a clip's time.
+    with (M-RoPE, arXiv:2409.12191).
 
     Args:
         merge: patches per token and side.
         time: the temporal ids of a clip's step f. "index": s + f (Qwen2-VL). "seconds": s + int(f * seconds *
             ids_per_second) (Qwen2.5-VL), truncated after the product. "stamps": each step is `stamp` text tokens and
-            then an image (Qwen3-VL).
+            then an image (Qwen3-VL, GLM-V).
         ids_per_second: temporal ids per second; with time="seconds" alone.
+        temporal_merge: temporal steps of a clip's grid per temporal id and token (Ernie 4.5 VL: 2).
+        advance: where the next span starts. "largest": the largest position + 1. "side": s + max(H, W), which ignores
+            a clip's time, so that text behind a long clip lands inside it: what transformers from 5.3 on does, for
+            comparisons.
 
+    >>> from mrope.spans import Text
     >>> GridLayout(time="seconds", ids_per_second=2)([Text(4), Video((2, 4, 6), seconds=1.0)]).ids[0].tolist()
     [0, 1, 2, 3, 4, 4, 4, 4, 4, 4, 6, 6, 6, 6, 6, 6]
     """
 
-    merge: int = 2
     time: Time = "index"
     ids_per_second: Number | None = None
+    temporal_merge: int = 1
+    advance: Advance = "largest"
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "merge", whole("merge", self.merge, 1))
+        SpanLayout.__post_init__(self)
         one_of("time", self.time, ("index", "seconds", "stamps"))
+        one_of("advance", self.advance, ("largest", "side"))
+        object.__setattr__(self, "temporal_merge", whole("temporal_merge", self.temporal_merge, 1))
         if (self.time == "seconds") != (self.ids_per_second is not None):
             raise ValueError(f"ids_per_second is {self.ids_per_second} with time={self.time!r}; it goes with 'seconds'")
         if self.ids_per_second is not None:
             object.__setattr__(self, "ids_per_second", positive("ids_per_second", self.ids_per_second))
 
-    def tokens(self, span: Span) -> int:
-        """How many tokens `span` takes, the time stamps of a clip among them.
-
-        Raises:
-            ValueError: the merge does not divide the grid, or seconds or stamp are missing or out of place.
-        """
-        if isinstance(span, Text):
-            return span.length
-        t, rows, cols = self._merged(span)
-        return t * ((span.stamp or 0) + rows * cols) if isinstance(span, Video) else rows * cols
-
-    def __call__(self, spans: Sequence[Span], start: int = 0) -> Positions:
-        """The positions of `spans`, in the order of the prompt, the first token at `start`.
-
-        Raises:
-            ValueError: as `tokens`.
-        """
-        counts = [self.tokens(span) for span in spans]
-        ids = np.empty((3, sum(counts)), dtype=np.int64)
-        end, following = 0, start
-        for span, count in zip(spans, counts, strict=True):
-            block = ids[:, end : end + count]
-            end += count
-            following = self._fill(block, span, following)
-        length = ids.shape[1]
-        return Positions(
-            ids=torch.from_numpy(ids),
-            text=torch.arange(length),
-            segments=torch.zeros(length, dtype=torch.int64),
-            next=following,
+    @property
+    def traits(self) -> Traits:
+        """What the layout promises; text behind a long clip may lie inside it where advance="side"."""
+        return Traits(
+            clears_after=self.advance == "largest" or self.time == "stamps",
+            monotone=self.advance == "largest" or self.time == "stamps",
         )
 
-    def _fill(self, block: np.ndarray, span: Span, start: int) -> int:
-        """Write the ids of one span into its `block` (3, N) and return where the next span starts."""
-        if isinstance(span, Text):
-            block[:] = np.arange(start, start + span.length)
-            return start + span.length
-        t, rows, cols = self._merged(span)
-        if isinstance(span, Video) and self.time == "stamps":
-            return _fill_stamped(block.reshape(3, t, -1), start, span.stamp or 0, rows, cols)
-        times = self._times(span) if isinstance(span, Video) else np.zeros(1, dtype=np.int64)
-        cells = block.reshape(3, t, rows, cols)
-        cells[0] = start + times[:, None, None]
-        cells[1] = start + np.arange(rows)[:, None]
-        cells[2] = start + np.arange(cols)
-        return start + max(int(times[-1]), rows - 1, cols - 1) + 1
+    def growth(self, t: int, h: int, w: int) -> Number:
+        """The positions of a picture, or of a clip of one second a step and no text between its steps."""
+        if self.time == "stamps":
+            return t * max(h, w)
+        last = 0 if t == 1 else int((t - 1) * (self.ids_per_second or 1))
+        return max(h, w) if self.advance == "side" else max(last + 1, h, w)
 
-    def _times(self, video: Video) -> np.ndarray:
+    def media_tokens(self, span: Any) -> int:
+        """See `tokens`."""
+        t, rows, cols = self.grid(span)
+        if isinstance(span, Video) and span.stamp is not None:
+            return int(stamps_of(span).sum()) + t * rows * cols
+        return t * rows * cols
+
+    def place(self, block: np.ndarray, span: Any, end: End) -> Number:
+        """See `SpanLayout.place`."""
+        t, rows, cols = self.grid(span)
+        start = end.next
+        if isinstance(span, Video) and self.time == "stamps":
+            return place_stamped(block, start, stamps_of(span), rows, cols)
+        times = self._times(span, t) if isinstance(span, Video) else np.zeros(1, dtype=np.int64)
+        fill_cells(block, start + times, start + np.arange(rows), start + np.arange(cols))
+        side = max(rows, cols)
+        return start + (side if self.advance == "side" else max(int(times[-1]) + 1, side))
+
+    def grid(self, span: Image | Video) -> Grid:
+        """(T, H, W): the merged grid, in time as well; the span is checked."""
+        if isinstance(span, Video):
+            self._check_time(span)
+        elif not isinstance(span, Image):
+            raise self.refuse(span)
+        t, rows, cols = SpanLayout.grid(self, span)
+        if isinstance(span, Video) and t % self.temporal_merge:
+            raise ValueError(
+                f"{name_of(span)} is not divisible: t must be a multiple of the temporal merge {self.temporal_merge}"
+            )
+        return t // self.temporal_merge if isinstance(span, Video) else t, rows, cols
+
+    def _times(self, video: Video, steps: int) -> np.ndarray:
         """(T,) int64, the temporal ids of a clip that starts at 0."""
-        steps = np.arange(video.grid[0])
         if video.seconds is None or self.ids_per_second is None:
-            return steps
+            return np.arange(steps)
         # float32, as the models computed it in training: near a whole number other precisions truncate otherwise.
         interval = np.float32(video.seconds) * np.float32(self.ids_per_second)
-        times = (steps.astype(np.float32) * interval).astype(np.int64)
+        times = (np.arange(steps, dtype=np.float32) * interval).astype(np.int64)
         if (distinct := len(np.unique(times))) < len(times):
             warnings.warn(
                 f"video {video.grid} at {video.seconds:g} seconds per step: its {len(times)} temporal steps share "
@@ -113,39 +119,43 @@ class GridLayout:
             )
         return times
 
-    def _merged(self, span: Image | Video) -> Grid:
-        kind = "video" if isinstance(span, Video) else "image"
-        if isinstance(span, Video):
-            self._check_time(span)
-        t, h, w = span.grid
-        if h % self.merge or w % self.merge:
-            raise ValueError(
-                f"{kind} grid {t}x{h}x{w} is not divisible: h and w must be multiples of the spatial merge {self.merge}"
-            )
-        return t, h // self.merge, w // self.merge
-
     def _check_time(self, video: Video) -> None:
-        t, h, w = video.grid
+        grid = name_of(video)
+        if video.audio is not None:
+            raise self.refuse(video, "it has sound, which this layout does not weave in")
         for field, time, mark in (("seconds", "seconds", "@SECONDS"), ("stamp", "stamps", "+TOKENS")):
             given = getattr(video, field) is not None
             if given and self.time != time:
-                raise ValueError(
-                    f"video {t}x{h}x{w} has {field} ({mark}), but this layout's time is {self.time!r}: leave it away"
-                )
+                raise ValueError(f"{grid} has {field} ({mark}), but this layout's time is {self.time!r}: leave it away")
             if not given and self.time == time:
                 raise ValueError(
-                    f"video {t}x{h}x{w} has no {field}; this layout's time is {self.time!r}: "
-                    f"write {mark} after the grid"
+                    f"{grid} has no {field}; this layout's time is {self.time!r}: write {mark} after the grid"
                 )
 
 
-def _fill_stamped(steps: np.ndarray, start: int, stamp: int, rows: int, cols: int) -> int:
-    """Write the ids of a time-stamped clip into `steps` (3, T, N / T): each step is text, then an image."""
-    advance = stamp + max(rows, cols)
-    begin = start + advance * np.arange(steps.shape[1])[:, None]
-    steps[:, :, :stamp] = begin + np.arange(stamp)
-    cell = np.arange(rows * cols)
-    steps[0, :, stamp:] = begin + stamp
-    steps[1, :, stamp:] = begin + stamp + cell // cols
-    steps[2, :, stamp:] = begin + stamp + cell % cols
-    return start + advance * steps.shape[1]
+def stamps_of(video: Video) -> np.ndarray:
+    """(T,) int64, the text tokens before each temporal step."""
+    return np.broadcast_to(np.asarray(video.stamp or 0, dtype=np.int64), video.grid[:1])
+
+
+def place_stamped(block: np.ndarray, start: Number, stamps: np.ndarray, rows: int, cols: int) -> Number:
+    """Write the ids of a clip whose every step is some text and then an image; return where the next span starts."""
+    side, cells = max(rows, cols), rows * cols
+    begins = start + stamps.cumsum() + side * np.arange(len(stamps))  # where the image of each step begins
+    following = int(begins[-1]) + side
+    if (stamps == stamps[0]).all():
+        stamp = int(stamps[0])
+        steps = block.reshape(3, len(stamps), stamp + cells)
+        steps[:, :, :stamp] = (begins - stamp)[:, None] + np.arange(stamp)
+        image = steps[:, :, stamp:]
+        cell = np.arange(cells)
+        image[0] = begins[:, None]
+        image[1] = begins[:, None] + cell // cols
+        image[2] = begins[:, None] + cell % cols
+        return following
+    ends = (stamps + cells).cumsum()
+    for begin, stamp, end in zip(begins.tolist(), stamps.tolist(), ends.tolist(), strict=True):
+        image = end - cells
+        block[:, image - stamp : image] = np.arange(begin - stamp, begin)
+        fill_cells(block[:, image:end], np.full(1, begin), begin + np.arange(rows), begin + np.arange(cols))
+    return following

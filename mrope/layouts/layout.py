@@ -1,18 +1,166 @@
-"""What every layout can do."""
+"""What every layout can do, and the frame that most of them fill in: span after span, on the host, in one pass.
+
+Letters: A axes, N tokens, T temporal steps, H and W the merged grid (one token a cell).
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
-from mrope.positions import Positions
-from mrope.spans import Span
+import numpy as np
+import torch
+
+from mrope.checks import Number, whole
+from mrope.positions import End, Positions
+from mrope.spans import Audio, Grid, Image, Sliced, Span, Text, Video
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traits:
+    """What a layout promises about a prompt of text, one picture or clip, and text; `mrope.probes.audit` measures it.
+
+    Args:
+        text_is_1d: text alone gets 0, 1, 2, ... on every axis.
+        clears_before: no axis of the block goes back to a position of the text before it, or further.
+        clears_after: no axis of the block reaches a position of the text behind it, or further.
+        distinct: no two tokens of the block share their ids.
+        monotone: the first axis never decreases along the prompt.
+        symmetric: on every axis the centre of the block lies half-way between the text tokens before and behind it.
+    """
+
+    text_is_1d: bool = True
+    clears_before: bool = True
+    clears_after: bool = True
+    distinct: bool = True
+    monotone: bool = True
+    symmetric: bool = False
 
 
 @runtime_checkable
 class Layout(Protocol):
     """A rule from spans to coordinates ("position design")."""
 
-    def __call__(self, spans: Sequence[Span], start: int = 0) -> Positions:
-        """The positions of `spans`, in the order of the prompt, the first token at `start`."""
+    def __call__(self, spans: Sequence[Span], start: Number | Positions = 0) -> Positions:
+        """The positions of `spans`, in the order of the prompt.
+
+        Args:
+            spans: what the tokens are.
+            start: the position of the first token, or the positions that these spans go on from: an earlier turn
+                whose tokens lie in a cache. Either way the result holds the new tokens alone.
+        """
         ...
+
+    def tokens(self, span: Span) -> int:
+        """How many tokens of the prompt `span` takes.
+
+        Raises:
+            ValueError: the span does not fit the layout.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class SpanLayout(ABC):
+    """The frame of a layout that places one span after the other: text on the diagonal, all else as a layout says.
+
+    Args:
+        merge: patches per token and side.
+    """
+
+    merge: int = 2
+
+    axes: ClassVar[int] = 3
+    dtype: ClassVar[Any] = np.int64  # float32 in layouts that are real-valued
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "merge", whole("merge", self.merge, 1))
+
+    @property
+    def traits(self) -> Traits:
+        """What the layout promises."""
+        return Traits()
+
+    @abstractmethod
+    def growth(self, t: int, h: int, w: int) -> Number:
+        """The positions that a picture (t = 1) or clip of the merged grid (t, h, w) takes: next - start, as declared."""
+
+    @abstractmethod
+    def media_tokens(self, span: Any) -> int:
+        """How many tokens a span takes that is no text."""
+
+    @abstractmethod
+    def place(self, block: np.ndarray, span: Any, end: End) -> Number:
+        """Write the ids of a span that is no text into its `block` (A, n); return the position of what follows."""
+
+    def tokens(self, span: Span) -> int:
+        """How many tokens of the prompt `span` takes.
+
+        Raises:
+            ValueError: the span does not fit the layout.
+        """
+        return span.length if isinstance(span, Text) else self.media_tokens(span)
+
+    def __call__(self, spans: Sequence[Span], start: Number | Positions = 0) -> Positions:
+        """The positions of `spans`, in the order of the prompt: see `Layout`.
+
+        Raises:
+            ValueError: a span does not fit the layout.
+        """
+        end = start.end if isinstance(start, Positions) else End(next=start, run=start)
+        first = end.slot
+        counts = [self.tokens(span) for span in spans]
+        ids = np.empty((self.axes, sum(counts)), dtype=self.dtype)
+        done, pictures, following, run = 0, end.pictures, end.next, end.run
+        for span, count in zip(spans, counts, strict=True):
+            block = ids[:, done : done + count]
+            if isinstance(span, Text):
+                block[:] = np.arange(following, following + count, dtype=self.dtype)
+                following += count
+            else:
+                at = End(following, first + done, pictures, run)
+                following = run = self.place(block, span, at)
+                pictures += isinstance(span, (Image, Video, Sliced))
+            done += count
+        text = torch.arange(first, first + done)
+        return Positions(
+            ids=torch.from_numpy(ids),
+            text=text,
+            segments=torch.zeros(1, dtype=torch.int64).expand(done),
+            ends=(End(following, first + done, pictures, run),),
+        )
+
+    def grid(self, span: Image | Video) -> Grid:
+        """(T, H, W): the merged grid of a picture or clip.
+
+        Raises:
+            ValueError: the merge does not divide the grid.
+        """
+        t, h, w = span.grid
+        if h % self.merge or w % self.merge:
+            raise ValueError(
+                f"{name_of(span)} is not divisible: h and w must be multiples of the spatial merge {self.merge}"
+            )
+        return t, h // self.merge, w // self.merge
+
+    def refuse(self, span: Span, because: str = "") -> ValueError:
+        """The error about a span of a kind that the layout has no rule for."""
+        return ValueError(f"{name_of(span)} has no place in {type(self).__name__}{because and ': '}{because}")
+
+
+def name_of(span: Span) -> str:
+    """What an error calls a span: its kind, and its size."""
+    kind = type(span).__name__.lower()
+    if isinstance(span, (Text, Audio)):
+        return f"{kind} of {span.length} tokens"
+    return f"{kind} grid {'x'.join(map(str, span.thumbnail if isinstance(span, Sliced) else span.grid))}"
+
+
+def fill_cells(block: np.ndarray, times: Any, rows: Any, cols: Any) -> None:
+    """Write the ids of a block of cells (3, T * H * W): `times` (T,), `rows` (H,) and `cols` (W,) of its axes."""
+    cells = block.reshape(3, len(times), len(rows), len(cols))
+    cells[0] = times[:, None, None]
+    cells[1] = rows[:, None]
+    cells[2] = cols

@@ -2,34 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-import torch
+import numpy as np
 
-from mrope.layouts.grid import GridLayout
-from mrope.positions import Positions
-from mrope.spans import Span
+from mrope.checks import Number
+from mrope.layouts.layout import SpanLayout, Traits
+from mrope.positions import End
+from mrope.spans import Audio, Image, Video
 
 
 @dataclass(frozen=True, slots=True)
-class RasterLayout:
+class RasterLayout(SpanLayout):
     """All axes carry the index of the token, in raster order (t, then row, then column).
 
     Equal axes make any rotary split the 1-D RoPE of RoFormer (arXiv:2104.09864).
 
-    >>> from mrope.spans import Image, Text
+    >>> from mrope.spans import Text
     >>> RasterLayout(merge=2)([Text(2), Image((1, 4, 4))]).ids[2].tolist()
     [0, 1, 2, 3, 4, 5]
     """
 
-    merge: int = 2
+    @property
+    def traits(self) -> Traits:
+        """What the layout promises: all of it."""
+        return Traits(symmetric=True)
 
-    def __call__(self, spans: Sequence[Span], start: int = 0) -> Positions:
-        """The positions of `spans`, in the order of the prompt, the first token at `start`."""
-        tokens = GridLayout(self.merge).tokens
-        length = sum(tokens(span) for span in spans)
-        index = torch.arange(length)
-        return Positions(
-            ids=(index + start).repeat(3, 1), text=index, segments=torch.zeros_like(index), next=start + length
-        )
+    def growth(self, t: int, h: int, w: int) -> Number:
+        """See `SpanLayout.growth`."""
+        return t * h * w
+
+    def media_tokens(self, span: Any) -> int:
+        """See `tokens`."""
+        if isinstance(span, Audio):
+            return span.length
+        if not isinstance(span, (Image, Video)):
+            raise self.refuse(span)
+        t, rows, cols = self.grid(span)
+        return t * rows * cols
+
+    def place(self, block: np.ndarray, span: Any, end: End) -> Number:
+        """See `SpanLayout.place`."""
+        count = block.shape[1]
+        block[:] = np.arange(end.next, end.next + count)
+        return end.next + count

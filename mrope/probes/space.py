@@ -123,7 +123,7 @@ def _places(panel: Panel) -> tuple[dict[tuple[int, int], _Place], list[tuple[int
         for span, (start, end) in zip(spans, pairwise(ends), strict=True)
         for token in positions.ids[:, start:end].T.tolist()
     ]
-    tokens += [("next", tuple(token)) for token in positions.decode(1).T.tolist()]
+    tokens += [("next", tuple(token)) for token in positions.decode(1).ids.T.tolist()]
     down, across = _AXES.index(panel.down), _AXES.index(panel.across)
     places: dict[tuple[int, int], _Place] = {}
     for kind, ids in tokens:
