@@ -17,7 +17,7 @@ from mrope.probes.audit import audit
 
 CASES: dict[str, Case] = {**MODEL_CASES}
 every_layout = pytest.mark.parametrize("name", CASES)
-quick = settings(max_examples=60, deadline=None)
+quick = settings(max_examples=40, deadline=None)
 TENSORS = ("ids", "text", "segments", "query", "members", "rings", "planned")
 
 
@@ -42,7 +42,7 @@ def assert_as_oracle(case: Case, spans: Sequence[Span], positions: Positions, st
 
 
 @every_layout
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(data=st.data(), start=st.integers(0, 100))
 def test_ids_are_the_oracles(name: str, data: st.DataObject, start: int) -> None:
     case = CASES[name]
@@ -118,7 +118,7 @@ def test_decoding_is_prefilling(name: str, data: st.DataObject, k: int, skip: in
     short = case.layout(spans)
     decoded = short.decode(k, skip)
     assert decoded.text.tolist() == list(range(short.length + skip, short.length + skip + k))
-    if skip + k == 0 or short.planned is not None:
+    if skip + k == 0 or short.planned is not None or (case.alone and short.end.pictures):
         return
     long = case.layout([*spans, Text(skip + k)])
     assert_same(decoded, long.chunk(short.length + skip, long.length))
@@ -157,8 +157,8 @@ def test_padding_changes_nothing_that_is_kept(
 @given(data=st.data(), world=st.integers(1, 4), scheme=st.sampled_from(("zigzag", "contiguous")))
 def test_packed_is_single_and_shards_go_back_together(name: str, data: st.DataObject, world: int, scheme: str) -> None:
     case = CASES[name]
-    rows = [case.layout(data.draw(case.prompts())) for _ in range(data.draw(st.integers(1, 3)))]
-    assume(all(row.planned is None and row.length for row in rows))
+    rows = [case.layout(data.draw(case.prompts(targets=False))) for _ in range(data.draw(st.integers(1, 3)))]
+    assume(all(row.length for row in rows))
     packed = mrope.pack(rows)
     for document, row in zip(packed.unpack(), rows, strict=True):
         assert_same(document, row)

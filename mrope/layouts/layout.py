@@ -117,8 +117,8 @@ class SpanLayout(ABC):
         for span, count in zip(spans, counts, strict=True):
             block = ids[:, done : done + count]
             if isinstance(span, Text):
-                block[:] = np.arange(following, following + count, dtype=self.dtype)
-                following += count
+                block[:] = line(following, count, self.dtype)
+                following = (self.dtype(following) + self.dtype(count)).item()
             else:
                 at = End(following, first + done, pictures, run)
                 following = run = self.place(block, span, at)
@@ -156,6 +156,13 @@ def name_of(span: Span) -> str:
     if isinstance(span, (Text, Audio)):
         return f"{kind} of {span.length} tokens"
     return f"{kind} grid {'x'.join(map(str, span.thumbnail if isinstance(span, Sliced) else span.grid))}"
+
+
+def line(start: Number, count: int, dtype: Any) -> np.ndarray:
+    """(count,) of `dtype`: start, start + 1, ...; real ones each rounded once, as numpy's own range does not."""
+    if np.issubdtype(dtype, np.integer):
+        return np.arange(start, start + count, dtype=dtype)
+    return np.arange(count, dtype=dtype) + dtype(start)
 
 
 def fill_cells(block: np.ndarray, times: Any, rows: Any, cols: Any) -> None:

@@ -9,13 +9,11 @@ import torch
 from torch import Tensor
 
 from mrope.checks import Number
-from mrope.layouts import Layout, Traits
-from mrope.positions import Positions
-from mrope.spans import Grid, Image, Span, Text, Video
+from mrope.layouts import Layout, PageLayout, Traits
+from mrope.spans import Grid, Image, Sliced, Span, Text, Video
 
 _IMAGES = ((1, 3, 5), (1, 5, 3), (1, 2, 4), (1, 4, 4), (1, 1, 7))
 _CLIPS = ((2, 3, 5), (7, 2, 3), (3, 5, 2), (4, 4, 4))
-_BEFORE, _AFTER = 3, 4  # text tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,51 +44,55 @@ def audit(layout: Layout, *, merge: int | None = None) -> Audit:
     False
     """
     merge = getattr(layout, "merge", 1) if merge is None else merge
-    measured = list(_measured(layout, merge))
+    measured = {grid: _measure(layout, span) for grid, span in _spans(layout, merge)}
     if not measured:
         raise ValueError(f"{layout} takes no picture and no clip that an audit knows")
+    looks = [look for look, _ in measured.values()]
     alone = layout([Text(5)]).ids
-    one_d = torch.arange(5).expand_as(alone)
     traits = Traits(
-        text_is_1d=torch.equal(alone.double(), one_d.double()),
-        clears_before=all(bool(block.min() > ids[:, _BEFORE - 1].max()) for ids, block in measured),
-        clears_after=all(bool(block.max() < ids[:, -_AFTER].min()) for ids, block in measured),
-        distinct=all(torch.unique(block, dim=1).shape == block.shape for _, block in measured),
-        monotone=all(bool((ids[0, 1:] >= ids[0, :-1]).all()) for ids, _ in measured),
-        symmetric=all(_symmetric(ids, block) for ids, block in measured),
+        text_is_1d=torch.equal(alone.double(), torch.arange(5).expand_as(alone).double()),
+        clears_before=all(bool(block.min() > before.max()) for before, block, _ in looks),
+        clears_after=all(bool(block.max() < after.min()) for _, block, after in looks),
+        distinct=all(torch.unique(block, dim=1).shape == block.shape for _, block, _ in looks),
+        monotone=all(bool((torch.cat(look, dim=1)[0].diff() >= 0).all()) for look in looks),
+        symmetric=all(_symmetric(*look) for look in looks),
     )
-    growth = {grid: positions.next - _AFTER - _BEFORE for grid, positions in _prompts(layout, merge)}
-    return Audit(traits, growth)
+    return Audit(traits, {grid: growth for grid, (_, growth) in measured.items()})
 
 
-def _symmetric(ids: Tensor, block: Tensor) -> bool:
+def _measure(layout: Layout, span: Span) -> tuple[tuple[Tensor, Tensor, Tensor], Number]:
+    """The ids of the text before a span, of the span, and of the text behind it; and the positions that it takes."""
+    start, count = 3, layout.tokens(span)
+    if isinstance(layout, PageLayout):  # a page has no text beside it: its own numbers go on around it
+        page = layout([span], start)
+        return (page.ids[:, :1] - 1, page.ids, page.decode(4).ids), page.next - start
+    prompt = layout([Text(start), span, Text(4)])
+    before, block, after = prompt.ids.split((start, count, 4), dim=1)
+    return (before, block, after), layout([span], start).next - start
+
+
+def _symmetric(before: Tensor, block: Tensor, after: Tensor) -> bool:
     centre = (block.amin(1) + block.amax(1)).double() / 2
-    between = (ids[:, _BEFORE - 1] + ids[:, -_AFTER]).double() / 2
+    between = (before[:, -1] + after[:, 0]).double() / 2
     return torch.allclose(centre, between, atol=1e-4)
 
 
-def _measured(layout: Layout, merge: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """(all ids, the ids of the block) of each prompt."""
-    for _, positions in _prompts(layout, merge):
-        yield positions.ids, positions.ids[:, _BEFORE:-_AFTER]
-
-
-def _prompts(layout: Layout, merge: int) -> Iterator[tuple[Grid, Positions]]:
-    for t, h, w in (*_IMAGES, *_CLIPS):
-        span = _fitting(layout, (t, h * merge, w * merge))
-        if span is not None:
-            yield (t, h, w), layout([Text(_BEFORE), span, Text(_AFTER)])
-
-
-def _fitting(layout: Layout, grid: Grid) -> Span | None:
-    """A span of this grid as the layout wants it declared; None if it takes none."""
+def _spans(layout: Layout, merge: int) -> Iterator[tuple[Grid, Span]]:
+    """Merged grids, and spans of them as the layout wants them declared; none of a kind that it does not take."""
     temporal = getattr(layout, "temporal_merge", 1)
-    clip = (grid[0] * temporal, *grid[1:])
-    spans = [Image(grid)] if grid[0] == 1 else [Video(clip), Video(clip, seconds=1.0), Video(clip, stamp=0)]
-    for span in spans:
-        try:
-            layout.tokens(span)
-        except ValueError:
-            continue
-        return span
-    return None
+    for t, h, w in (*_IMAGES, *_CLIPS):
+        sides = h * merge, w * merge
+        image, clip = (1, *sides), (t * temporal, *sides)
+        kinds = (
+            [Image(image), Sliced(image)] if t == 1 else [Video(clip), Video(clip, seconds=1.0), Video(clip, stamp=0)]
+        )
+        if fitting := [span for span in kinds if _takes(layout, span)]:
+            yield (t, h, w), fitting[0]
+
+
+def _takes(layout: Layout, span: Span) -> bool:
+    try:
+        layout.tokens(span)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,131 @@
+"""Time-aligned M-RoPE (TMRoPE) of Qwen2.5-Omni and Qwen3-Omni: clips, sound, and the sound of clips on one clock.
+
+Letters: T temporal steps, H and W the merged grid (one token a cell), n tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from mrope.checks import Number, one_of, positive
+from mrope.layouts.layout import SpanLayout, Traits, fill_cells, line
+from mrope.positions import End
+from mrope.spans import Audio, Image, Video
+
+Weave = Literal["chunks", "time"]
+
+
+@dataclass(frozen=True, slots=True)
+class OmniLayout(SpanLayout):
+    """Pictures and clips as blocks, clips by the clock: step f of a clip that starts at s has t = s + f seconds ids.
+
+    A sound takes one position a token. The sound of a clip starts with the clip, inside one span: two start tokens,
+    both contents woven together, two end tokens. A span ends at the largest position of what was laid last, and the
+    next starts one further. Sources: arXiv:2503.20215 and the vendor's code in transformers 5.24 (qwen2_5_omni,
+    qwen3_omni_moe).
+
+    Args:
+        merge: patches per token and side.
+        ids_per_second: positions per second; 25 in Qwen2.5-Omni, 13 in Qwen3-Omni as released.
+        weave: how the sound of a clip is woven in. "chunks" (Qwen2.5-Omni): whole ids; pieces of `seconds_per_chunk` of
+            the clip and of the sound take turns, and each pair of start or end tokens shares one position. "time"
+            (Qwen3-Omni): real ids; tokens in the order of their time, the clip's first, and start and end tokens each
+            have their own position.
+        seconds_per_chunk: with weave="chunks" alone; 2 in Qwen2.5-Omni.
+
+    >>> OmniLayout(ids_per_second=2)([Video((2, 2, 4), seconds=1.5, audio=4)]).ids[0].tolist()
+    [0, 0, 1, 1, 4, 4, 1, 2, 3, 4, 5, 5]
+    """
+
+    ids_per_second: Number = 25
+    weave: Weave = "chunks"
+    seconds_per_chunk: Number = 2
+
+    def __post_init__(self) -> None:
+        SpanLayout.__post_init__(self)
+        one_of("weave", self.weave, ("chunks", "time"))
+        object.__setattr__(self, "ids_per_second", positive("ids_per_second", self.ids_per_second))
+        object.__setattr__(self, "seconds_per_chunk", positive("seconds_per_chunk", self.seconds_per_chunk))
+
+    @property
+    def dtype(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whole ids where clips come in chunks, real ones where they follow the clock."""
+        return np.int64 if self.weave == "chunks" else np.float32
+
+    @property
+    def traits(self) -> Traits:
+        """What the layout promises."""
+        return Traits()
+
+    def growth(self, t: int, h: int, w: int) -> Number:
+        """The positions of a picture, or of a clip of one second a step without sound."""
+        return max((t - 1) * self.ids_per_second + 1, h, w)
+
+    def media_tokens(self, span: Any) -> int:
+        """See `tokens`."""
+        if isinstance(span, Audio):
+            return span.length
+        if not isinstance(span, (Image, Video)):
+            raise self.refuse(span)
+        t, rows, cols = self.grid(span)
+        if isinstance(span, Image):
+            return rows * cols
+        if span.seconds is None or span.stamp is not None:
+            raise self.refuse(span, "write @SECONDS, and no stamp, after the grid")
+        return t * rows * cols + (0 if span.audio is None else span.audio + 4)
+
+    def place(self, block: np.ndarray, span: Any, end: End) -> Number:
+        """See `SpanLayout.place`."""
+        if isinstance(span, Audio):
+            block[:] = line(end.next, span.length, self.dtype)
+            return self._after(block)
+        if isinstance(span, Image) or span.audio is None:
+            self._fill(block, span, end.next)
+            return self._after(block)
+        return self._place_with_sound(block, span, end.next)
+
+    def _place_with_sound(self, block: np.ndarray, video: Video, start: Number) -> Number:
+        apart = 1 if self.weave == "time" else 0  # between the two start tokens, and the two end tokens
+        begin = start + 1 + apart
+        count = block.shape[1] - 4 - (video.audio or 0)
+        both = np.empty((3, block.shape[1] - 4), dtype=self.dtype)
+        self._fill(both[:, :count], video, begin)
+        both[:, count:] = line(begin, video.audio or 0, self.dtype)
+        sound = np.arange(both.shape[1]) >= count
+        key = both[0] if self.weave == "time" else 2 * self._chunks(both[0] - begin, count) + sound
+        order = key.argsort(kind="stable")  # the clip stands in front, so that it comes first in a tie
+        block[:, 0], block[:, 1] = start, start + apart
+        block[:, 2:-2] = both[:, order]
+        # The end follows what was laid last: with chunks the last piece, by time all that follows the last change.
+        laid = key[order] if self.weave == "chunks" else sound[order]
+        piece = np.flatnonzero(laid != laid[-1])
+        last = self._after(block[:, 2 + (piece[-1] + 1 if len(piece) else 0) : -2])
+        block[:, -2], block[:, -1] = last, last + apart
+        return last + apart + 1
+
+    def _chunks(self, times: np.ndarray, count: int) -> np.ndarray:
+        """(n,) the chunk of each token, of the clip's `count` first and then of the sound.
+
+        The vendor's counter moves by one a token at most, also where the time jumps over a whole chunk.
+        """
+        chunks = times // int(self.ids_per_second * self.seconds_per_chunk)
+        for part in (chunks[:count], chunks[count:]):
+            steps = np.arange(len(part))
+            part[:] = np.minimum.accumulate(part - steps) + steps
+        return chunks
+
+    def _fill(self, block: np.ndarray, span: Image | Video, start: Number) -> None:
+        t, rows, cols = self.grid(span)
+        times = np.zeros(t, dtype=np.float32)
+        if isinstance(span, Video) and span.seconds is not None:
+            # float32 in this order, as in the models: near a whole number others truncate otherwise
+            times = np.arange(t, dtype=np.float32) * np.float32(span.seconds) * np.float32(self.ids_per_second)
+        first = self.dtype(start)
+        places = (side.astype(self.dtype) for side in (times, np.arange(rows), np.arange(cols)))
+        fill_cells(block, *(first + place for place in places))
+
+    def _after(self, block: np.ndarray) -> Number:
+        return (block.max() + self.dtype(1)).item()
