@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrope.axes import AxisSplit
+from mrope.batches import BatchPositions, batch
 from mrope.families import Family, family, family_names
 from mrope.frequencies import Frequencies
 from mrope.layouts import GridLayout, Layout
-from mrope.batches import BatchPositions, batch
 from mrope.positions import End, Positions, pack
 from mrope.rotary import Rotary, apply_rotary
 from mrope.shards import shard_index, unshard

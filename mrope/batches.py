@@ -45,7 +45,7 @@ class BatchPositions:
 
     @property
     def with_text(self) -> Int64[Tensor, "a1 b n"] | Float[Tensor, "a1 b n"]:
-        """(1 + A, B, N), the slots on top of the ids: what a transformers model takes as position_ids of packed rows."""
+        """(1 + A, B, N), the slots on top of the ids: what transformers models take as position_ids of packed rows."""
         return torch.cat((self.text[None].to(self.ids.dtype), self.ids))
 
     def layer(self, index: int) -> BatchPositions:

@@ -1,6 +1,7 @@
 """Positions: the coordinates of each token of a row, where decoding goes on, and the shapes that a row is brought into.
 
-Letters: A axes (3: t, h, w), N tokens, K new tokens, M members of a merged token, S documents of a packed row, Q queries.
+Letters: A axes (3: t, h, w), N tokens, K new tokens, M members of a merged token, S documents of a packed row, Q
+queries.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from mrope.checks import Number, one_of, whole
 from mrope.shards import PADDING, Scheme, shard_index
 
 Side = Literal["left", "right"]
-_OUTSIDE = -1  # the ring of a token that is in no picture
+NO_PICTURE = -1  # the picture of a token of text
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +59,10 @@ class Positions:
         planned: (A, K) the ids of the tokens that are to be generated before text goes on (image generation).
         query: (A, N) a second set of ids, for queries that look at another modality (DIPE); None in other layouts.
         members: (M, A, N) the ids of the tokens that were merged into each, itself first; None without merging.
-        rings: (N,) int64, the picture of each token and -1 for text, in layouts whose attention inside a picture goes
-            by ids and not by order (CCA, MCA, PyPE); None in others.
+        pictures: (N,) int64, the picture or clip of each token and -1 for text, in layouts whose attention must tell
+            them apart; None in others.
+        attend: "causal", or "rings" where tokens of one picture attend by their ids and not by their order (CCA, MCA,
+            PyPE).
         variants: the positions of each group of layers, where layers differ (PyPE, Circle-RoPE); the first are these.
         layers: the index in `variants` of each layer.
 
@@ -76,7 +79,8 @@ class Positions:
     planned: Int64[Tensor, "a k"] | Float[Tensor, "a k"] | None = None
     query: Int64[Tensor, "a n"] | Float[Tensor, "a n"] | None = None
     members: Int64[Tensor, "m a n"] | Float[Tensor, "m a n"] | None = None
-    rings: Int64[Tensor, " n"] | None = None
+    pictures: Int64[Tensor, " n"] | None = None
+    attend: Literal["causal", "rings"] = "causal"
     variants: tuple[Positions, ...] = ()
     layers: tuple[int, ...] = ()
 
@@ -138,12 +142,12 @@ class Positions:
     def mask(self, keys: Positions | None = None) -> Bool[Tensor, "q n"]:
         """(Q, N) bool, which of `keys` (by default this row) each token may attend to; a padded slot sees itself.
 
-        Causal inside each document; tokens of one picture go by their ids where the layout says so (`rings`).
+        Causal inside each document; tokens of one picture go by their ids where the layout has it so (`attend`).
         """
         seen = self if keys is None else keys
         allowed = self.text[:, None] >= seen.text
-        if self.rings is not None and seen.rings is not None:
-            inside = (self.rings[:, None] == seen.rings) & (self.rings[:, None] != _OUTSIDE)
+        if self.attend == "rings" and self.pictures is not None and seen.pictures is not None:
+            inside = (self.pictures[:, None] == seen.pictures) & (self.pictures[:, None] != NO_PICTURE)
             allowed = torch.where(inside, self.ids[0][:, None] >= seen.ids[0], allowed)
         allowed &= (self.segments[:, None] == seen.segments) & (seen.segments != PADDING)
         if keys is None:
@@ -168,7 +172,8 @@ class Positions:
         planned = self.ids[:, :0] if self.planned is None else self.planned
         behind = max(last - planned.shape[1], 0)  # tokens of text, behind the planned ones
         end = self.end
-        text = end.next + torch.arange(behind, dtype=self.ids.dtype, device=self.ids.device)
+        count_dtype = torch.float64 if self.ids.is_floating_point() else torch.int64  # real ids are rounded once
+        text = (end.next + torch.arange(behind, dtype=count_dtype, device=self.ids.device)).to(self.ids.dtype)
         ids = torch.cat((planned, text.expand(len(self.ids), -1)), dim=1)[:, skip:last]
         first_slot = end.slot - planned.shape[1] + skip
         slots = torch.arange(first_slot, first_slot + k, device=self.ids.device)
@@ -180,7 +185,8 @@ class Positions:
             planned=planned[:, last:] if planned.shape[1] > last else None,
             query=None if self.query is None else torch.full_like(ids, end.run),
             members=None if self.members is None else ids.expand(len(self.members), -1, -1),
-            rings=None if self.rings is None else torch.full_like(slots, _OUTSIDE),
+            pictures=None if self.pictures is None else torch.full_like(slots, NO_PICTURE),
+            attend=self.attend,
             variants=tuple(variant.decode(k, skip) for variant in self.variants),
             layers=self.layers,
         )
@@ -313,7 +319,7 @@ class Positions:
         return replace(self, variants=tuple(variant._each(change) for variant in self.variants), **changed)
 
 
-_PER_SLOT = {"ids": 0, "text": 0, "segments": PADDING, "query": 0, "members": 0, "rings": _OUTSIDE}
+_PER_SLOT = {"ids": 0, "text": 0, "segments": PADDING, "query": 0, "members": 0, "pictures": NO_PICTURE}
 _TENSORS = (*_PER_SLOT, "planned")
 
 
@@ -367,7 +373,10 @@ def check_alike(verb: str, rows: Sequence[Positions]) -> None:
     axes = sorted({row.ids.shape[0] for row in rows})
     if len(axes) > 1:
         raise ValueError(f"{verb} got rows of {' and '.join(map(str, axes))} axes; expected one number of axes")
-    kinds = {(row.ids.dtype, row.layers, *(getattr(row, name) is None for name in _PER_SLOT)) for row in rows}
+    kinds = {
+        (type(row), row.ids.dtype, row.attend, row.layers, *(getattr(row, name) is None for name in _PER_SLOT))
+        for row in rows
+    }
     if len(kinds) > 1:
         raise ValueError(f"{verb} got rows of different layouts; expected rows that one layout made")
 

@@ -13,9 +13,9 @@ from jaxtyping import Float, Float32
 from torch import Tensor
 
 from mrope.axes import AxisSplit
+from mrope.batches import BatchPositions
 from mrope.checks import one_of
 from mrope.frequencies import Frequencies
-from mrope.batches import BatchPositions
 from mrope.positions import Positions
 
 Pairing: TypeAlias = Literal["half", "adjacent"]

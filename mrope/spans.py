@@ -12,6 +12,8 @@ from mrope.checks import Number, positive, whole
 Grid: TypeAlias = tuple[int, int, int]
 """(t, h, w) in patches, before the spatial merge."""
 
+MOST = 2**31 - 1  # of anything that is counted in tokens or positions: what cu_seqlens (int32) can hold
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -24,7 +26,7 @@ class Text:
     length: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", whole("text length", self.length, 1))
+        object.__setattr__(self, "length", _count("text length", self.length, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Audio:
     length: int
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "length", whole("audio length", self.length, 1))
+        object.__setattr__(self, "length", _count("audio length", self.length, 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +86,19 @@ class Video:
         object.__setattr__(self, "grid", _grid("video", self.grid))
         if self.seconds is not None:
             object.__setattr__(self, "seconds", positive("video seconds per temporal step", self.seconds))
+            if self.seconds * self.grid[0] > MOST:
+                raise ValueError(
+                    f"video of {self.grid[0]} steps of {self.seconds:g} seconds each; expected at most {MOST} in all"
+                )
         if self.stamp is not None:
             object.__setattr__(self, "stamp", self._stamps())
         if self.audio is not None:
-            object.__setattr__(self, "audio", whole("video audio in tokens", self.audio, 1))
+            object.__setattr__(self, "audio", _count("video audio in tokens", self.audio, 1))
 
     def _stamps(self) -> int | tuple[int, ...]:
         if not isinstance(self.stamp, Sequence):
-            return whole("video time stamp in tokens", self.stamp, 0)
-        stamps = tuple(whole("video time stamp in tokens", stamp, 0) for stamp in self.stamp)
+            return _count("video time stamp in tokens", self.stamp, 0)
+        stamps = tuple(_count("video time stamp in tokens", stamp, 0) for stamp in self.stamp)
         if len(stamps) != self.grid[0]:
             raise ValueError(
                 f"video has {len(stamps)} time stamps for {self.grid[0]} temporal steps; expected one each"
@@ -128,11 +134,11 @@ class Sliced:
             raise ValueError(f"slices is {self.slices} and slice_grid is {self.slice_grid}; expected both or neither")
         if self.slices is not None and self.slice_grid is not None:
             rows, cols = (
-                whole(f"slices {side}", count, 1) for side, count in zip(("rows", "cols"), self.slices, strict=True)
+                _count(f"slices {side}", count, 1) for side, count in zip(("rows", "cols"), self.slices, strict=True)
             )
             object.__setattr__(self, "slices", (rows, cols))
             object.__setattr__(self, "slice_grid", Image(self.slice_grid).grid)
-        object.__setattr__(self, "newlines", whole("newlines", self.newlines, 0))
+        object.__setattr__(self, "newlines", _count("newlines", self.newlines, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +218,15 @@ def _sides(match: re.Match[str]) -> Grid:
     return int(match["t"]), int(match["h"]), int(match["w"])
 
 
+def _count(name: str, value: Any, least: int) -> int:
+    number = whole(name, value, least)
+    if number > MOST:
+        raise ValueError(f"{name} is {number}; expected at most {MOST}")
+    return number
+
+
 def _grid(kind: str, grid: Any) -> Grid:
     if len(grid) != 3:
         raise ValueError(f"{kind} grid {tuple(grid)} has {len(grid)} sides; expected (t, h, w) in patches")
-    t, h, w = (whole(f"{kind} grid {axis}", side, 1) for axis, side in zip("thw", grid, strict=True))
+    t, h, w = (_count(f"{kind} grid {axis}", side, 1) for axis, side in zip("thw", grid, strict=True))
     return t, h, w

@@ -8,14 +8,16 @@ from typing import TypeAlias
 
 from hypothesis import strategies as st
 
-from mrope import Audio, GridLayout, Image, Layout, Sliced, Span, Target, Text, Video
+from mrope import Audio, GridLayout, Image, Sliced, Span, Target, Text, Video
 from mrope.layouts import (
+    AnchoredLayout,
     CanvasLayout,
     GenerationLayout,
     NewlineLayout,
     OmniLayout,
     PageLayout,
     RasterLayout,
+    SpanLayout,
     XdLayout,
 )
 
@@ -41,7 +43,7 @@ class Case:
         last: spans that may stand at the end only, and take no token of the prompt.
     """
 
-    layout: Layout
+    layout: SpanLayout | AnchoredLayout
     media: st.SearchStrategy[Span]
     rule: Rule
     axes: int = 3

@@ -80,6 +80,7 @@ def _places(name: str, span: Span, start: int) -> list[tuple[int, int, int]]:
     """(t, h, w) of each token of a span."""
     if isinstance(span, Text):
         return [(start + i, start + i, start + i) for i in range(span.length)]
+    assert isinstance(span, (Image, Video))
     frames, rows, cols = span.grid[0], span.grid[1] // 2, span.grid[2] // 2
     places = []
     for f in range(frames):
@@ -87,7 +88,7 @@ def _places(name: str, span: Span, start: int) -> list[tuple[int, int, int]]:
         if name == "qwen2.5-vl" and isinstance(span, Video):
             time = start + int(f * 2 * (span.seconds or 1.0))
         if name == "qwen3-vl" and isinstance(span, Video):  # each frame comes after its stamp, as a picture
-            stamp = span.stamp or 0
+            stamp = span.stamp if isinstance(span.stamp, int) else 0
             places += [(start + i, start + i, start + i) for i in range(stamp)]
             time = start = start + stamp
         places += [(time, start + i, start + j) for i in range(rows) for j in range(cols)]

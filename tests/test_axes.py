@@ -35,6 +35,36 @@ def test_interleaved_deals_until_h_and_w_have_theirs(counts: tuple[int, ...], ex
     assert AxisSplit(counts, "interleaved").axis.tolist() == expected
 
 
+@pytest.mark.parametrize(
+    ("counts", "axes", "expected"),
+    [
+        ((20, 22, 22), "THW", "HW" * 22 + "T" * 20),  # Ernie 4.5 VL
+        ((16, 24, 24), "THW", "HW" * 24 + "T" * 16),  # VideoRoPE
+        ((16, 16), "HW", "HW" * 16),  # NeoMME: row, column
+        ((1, 1, 1), "THW", "HWT"),
+    ],
+)
+def test_alternating_gives_the_last_two_axes_turns(counts: tuple[int, ...], axes: str, expected: str) -> None:
+    split = AxisSplit(counts, "alternating")
+    assert "".join(axes[number] for number in split.axis) == expected
+    assert split.axis.bincount().tolist() == list(counts)
+
+
+@pytest.mark.parametrize(
+    ("counts", "why"),
+    [
+        ((24, 20, 22), r"\(24, 20, 22\) does not fit alternating: .* need as many pairs each, not 20 and 22"),
+        ((22, 22, 20), "not 22 and 20"),  # Ernie's own order: h, w, t
+        ((3, 4), "not 3 and 4"),
+        ((64,), r"\(64,\) has 1 axes; alternating takes 3: t, h, w; or the last 2"),
+        ((16, 16, 16, 16), "has 4 axes; alternating takes 3"),
+    ],
+)
+def test_what_alternating_cannot_deliver_is_refused(counts: tuple[int, ...], why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        AxisSplit(counts, "alternating")
+
+
 @given(st.tuples(*[st.integers(1, 40)] * 3), st.sampled_from(["chunked", "interleaved"]))
 def test_every_axis_gets_exactly_what_was_asked_or_it_is_refused(counts: tuple[int, int, int], allocation: str) -> None:
     fits = allocation == "chunked" or (counts[1] <= (sum(counts) + 1) // 3 and counts[2] <= sum(counts) // 3)

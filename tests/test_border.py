@@ -113,11 +113,14 @@ def mask_of_pairs(inputs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
-        (cut_inside, "row 0 has room for 2 image tokens where the next grid 1x6x8 takes 12: the prompt was truncated"),
-        (cut_off, "image_grid_thw has 1 grid more than the prompts have pictures, the next is 1x6x8"),
+        (
+            cut_inside,
+            "row 0 has room for 2 image tokens where the next image grid 1x6x8 takes 12: the prompt was truncated",
+        ),
+        (cut_off, "image_grid_thw has 1 grid more than the prompts have pictures, the next is image grid 1x6x8"),
         (without_grids, "row 0 has 6 image tokens, but no image_grid_thw came with them"),
         (without_one_grid, "row 0 has 12 image tokens in a run, 12 of them without a grid"),
-        (other_order, "row 0 has room for 6 image tokens where the next grid 1x6x8 takes 12"),
+        (other_order, "row 0 has room for 6 image tokens where the next image grid 1x6x8 takes 12"),
         (flat_grids, r"image_grid_thw has shape \(6,\); expected \(n, 3\)"),
         (odd_grid, "image grid 1x3x8 is not divisible"),
         (mask_of_pairs, r"attention_mask has shape \(1, 1, 28, 28\)"),

@@ -53,7 +53,6 @@ def pictures(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 PLAN = ("plan", "--family", "qwen2.5-vl")
-POSITIONS = ("positions", "--family", "qwen2-vl")
 BAD_INPUT = {
     "missing file": ((*PLAN, "missing.png"), ("missing.png: No such file",)),
     "zero bytes": ((*PLAN, "empty.png"), ("empty.png", "empty")),
@@ -66,17 +65,11 @@ BAD_INPUT = {
     "negative limit": ((*PLAN, "--min-tokens", "-1", "good.jpg"), ("min_tokens is -1",)),
     "crossed limits": ((*PLAN, "--min-tokens", "9", "--max-tokens", "4", "640x480"), ("min_tokens is 9", "4")),
     "unknown family": (("plan", "640x480", "--family", "qwen9"), ("'qwen9'", "qwen2-vl, qwen2.5-vl, qwen3-vl")),
-    "not divisible by the merge": ((*POSITIONS, "text:3", "image:1x5x7"), ("1x5x7", "merge 2")),
-    "seconds out of place": ((*POSITIONS, "video:2x4x4@1.0"), ("@SECONDS", "index")),
-    "stamp out of place": ((*POSITIONS, "video:2x4x4+3"), ("+TOKENS", "index")),
-    "empty span": ((*POSITIONS, ""), ("span ''", "text:N")),
-    "negative span": ((*POSITIONS, "text:-3"), ("text:-3", "text:N")),
-    "too long for memory": ((*POSITIONS, "text:99999999999999"), ("allocate",)),
     "training on no device": (("reader", "train", "--device", "abacus"), ("abacus", "cuda")),
 }
 
 
-ON_THE_REAL_COMMAND = ("missing file", "text file", "thin", "unknown family", "not divisible by the merge")
+ON_THE_REAL_COMMAND = ("missing file", "text file", "thin", "unknown family")
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD_INPUT.values(), ids=list(BAD_INPUT))
@@ -141,39 +134,6 @@ def test_token_limits_reach_the_plan() -> None:
     (most,) = json.loads(output(*PLAN, "2800x2800", "--max-tokens", "50", "--json"))
     assert least["tokens"] >= 400
     assert most["tokens"] == 49
-
-
-def test_positions_as_json() -> None:
-    spans = ("text:1", "video:2x2x4@1.0", "text:1")
-    assert json.loads(output("positions", *spans, "--family", "qwen2.5-vl", "--json")) == {
-        "length": 6,
-        "ids": [[0, 1, 1, 3, 3, 4], [0, 1, 1, 1, 1, 4], [0, 1, 2, 1, 2, 4]],
-        "next": 5,
-        "offset": -1,
-    }
-
-
-def test_positions_as_a_table() -> None:
-    table = output("positions", "text:15", "image:1x24x32", "text:5", "--family", "qwen2-vl")
-    *rows, last = [re.split("  +", line)[:4] for line in table.splitlines()]
-    assert rows[1:] == [
-        ["text:15", "15", "0, 0, 0", "14, 14, 14"],
-        ["image:1x24x32", "192", "15, 15, 15", "15, 26, 30"],
-        ["text:5", "5", "31, 31, 31", "35, 35, 35"],
-    ]
-    assert last == ["length 212, next 36, offset -176"]
-
-
-def test_stamped_video() -> None:
-    ids = json.loads(output("positions", "video:2x2x4+1", "--family", "qwen3-vl", "--json"))["ids"]
-    assert ids == [[0, 1, 1, 3, 4, 4], [0, 1, 1, 3, 4, 4], [0, 1, 2, 3, 4, 5]]
-
-
-def test_a_warning_is_one_line(tmp_path: Path) -> None:
-    done = mrope_command("positions", "video:40x4x4@0.1", "--family", "qwen2.5-vl", cwd=tmp_path)
-    assert done.returncode == 0
-    assert done.stderr.startswith("mrope: warning: ")
-    assert done.stderr.count("\n") == 1
 
 
 def test_families() -> None:

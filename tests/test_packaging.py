@@ -108,13 +108,10 @@ def test_plan_runs_from_the_installed_place(installed: Installed) -> None:
 
 def test_positions_runs_from_the_installed_place(installed: Installed) -> None:
     spans = ("text:2", "image:1x4x6", "text:1")
-    positions = json.loads(installed.mrope("positions", *spans, "--family", "qwen2-vl", "--json"))
-    assert positions == {
-        "length": 9,
-        "ids": [[0, 1, 2, 2, 2, 2, 2, 2, 5], [0, 1, 2, 2, 2, 3, 3, 3, 5], [0, 1, 2, 3, 4, 2, 3, 4, 5]],
-        "next": 6,
-        "offset": -3,
-    }
+    (row,) = json.loads(installed.mrope("positions", *spans, "--family", "qwen2-vl", "--json"))
+    assert row["ids"] == [[0, 1, 2, 2, 2, 2, 2, 2, 5], [0, 1, 2, 2, 2, 3, 3, 3, 5], [0, 1, 2, 3, 4, 2, 3, 4, 5]]
+    (document,) = row["documents"]
+    assert (document["length"], document["next"], document["offset"]) == (9, 6, -3)
 
 
 def test_read_runs_from_the_installed_place(installed: Installed) -> None:

@@ -46,7 +46,7 @@ def test_a_checkpoint_passes(name: str, tmp_path: Path) -> None:
 def test_what_differs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save("qwen2-vl", tmp_path)
     monkeypatch.setattr("mrope.Rotary.cos_sin", lambda self, ids: (torch.zeros(*ids.shape[1:], 64),) * 2)
-    monkeypatch.setattr("mrope.GridLayout._fill", lambda self, block, span, start: block.fill(start) or start + 1)
+    monkeypatch.setattr("mrope.GridLayout.place", lambda self, block, span, end: block.fill(end.next) or end.next + 1)
     result = parity(folder, "--json")
     assert result.exit_code == 1
     passed = {check["name"]: check["passed"] for check in json.loads(result.stdout)}

@@ -34,6 +34,7 @@ def settings(record: Family, limits: tuple[int, int]) -> dict[str, Any]:
 
 
 def reference(record: Family, images: list[Any], tokens: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
+    assert record.image_tokens is not None
     least, most = record.image_tokens if tokens is None else tokens
     processor = Qwen2VLImageProcessor(**settings(record, (least * record.factor**2, most * record.factor**2)))
     batch = processor(images, return_tensors="pt")
@@ -41,6 +42,7 @@ def reference(record: Family, images: list[Any], tokens: tuple[int, int] | None 
 
 
 def reference_video(record: Family, frames: Tensor) -> tuple[Tensor, Tensor]:
+    assert record.video_pixels is not None
     made = Qwen2VLVideoProcessor if record.video_budget == "frame" else Qwen3VLVideoProcessor
     processor = made(**settings(record, record.video_pixels), do_sample_frames=False, cap_pixels_per_frame=False)
     batch = processor([frames], return_tensors="pt")
@@ -77,6 +79,7 @@ def test_a_list_equals_transformers(record: Family, tmp_path: Path) -> None:
     photos[1] = Image.open(path)
     sources = [np.array(photos[0]), path, torch.from_numpy(np.array(photos[2])).permute(2, 0, 1)]
     patches = patchify(sources, record, max_tokens=200)
+    assert record.image_tokens is not None
     assert_same(patches, reference(record, photos, (record.image_tokens[0], 200)))
     assert patches.plans == tuple(plan(source, record, max_tokens=200) for source in sources)
     assert_same(record.patchify(sources, max_tokens=200), (patches.values, patches.grids))

@@ -34,6 +34,7 @@ def assert_as_transformers(name: str, rows: list[list[Span]], side: str) -> None
     ours = mrope.batch([mrope.family(name).positions(row) for row in rows], side=side)  # pyright: ignore[reportArgumentType]
     assert ours.ids.dtype == torch.int64
     assert torch.equal(ours.ids, ids)
+    assert ours.offsets is not None
     assert torch.equal(ours.offsets, offsets[:, 0])
     assert torch.equal(ours.mask, batch.inputs["attention_mask"].bool())
 
@@ -167,8 +168,9 @@ def oracle(spans: list[Span], layout: GridLayout) -> tuple[list[tuple[int, int, 
         if isinstance(span, Text):
             following = text(span.length)
             continue
+        assert isinstance(span, (Image, Video))
         t, h, w = span.grid
-        if isinstance(span, Video) and span.stamp is not None:
+        if isinstance(span, Video) and isinstance(span.stamp, int):
             for _ in range(t):
                 following = text(span.stamp)
                 following = block([0], h, w)
@@ -241,6 +243,7 @@ def test_a_batch_decodes_each_row_from_its_own_offset() -> None:
         assert batch.ids.shape == (3, 2, 17)
         assert batch.text[1][batch.mask[1]].tolist() == [0, 1, 2, 3]
         assert torch.equal(batch.decode(2).ids, torch.stack([row.decode(2).ids for row in rows], dim=1))
+        assert batch.offsets is not None
         assert batch.offsets.tolist() == [11 - 17, 0]
 
 

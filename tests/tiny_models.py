@@ -134,11 +134,13 @@ def _types(span: Span) -> torch.Tensor:
     """The mm_token_type_ids of one span: 0 text, 1 image, 2 video."""
     if isinstance(span, Text):
         return torch.zeros(span.length, dtype=torch.int64)
+    assert isinstance(span, (Image, Video))
     t, h, w = span.grid
     cells = h * w // MERGE**2
     if isinstance(span, Image):
         return torch.ones(t * cells, dtype=torch.int64)
-    step = torch.tensor([0] * (span.stamp or 0) + [2] * cells)
+    stamp = span.stamp if isinstance(span.stamp, int) else 0
+    step = torch.tensor([0] * stamp + [2] * cells)
     return step.repeat(t)
 
 

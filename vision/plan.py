@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+
+from mrope.families import Boxes
 
 from . import boxes as box
 from .boxes import BoxArray
@@ -22,7 +23,8 @@ class Plan:
         grid: (t, h, w) in patches.
         patch: side of a patch in pixels.
         merge: patches per LLM token and side.
-        boxes: how the model writes box corners: pixels of the resized picture, or thousandths of its sides.
+        boxes: how the model writes box corners: pixels of the resized picture, thousandths of its sides, not at all
+            ("none"), or in a way that was not found ("unknown").
         orientation: EXIF orientation that was applied, 1..8 (1: none).
         frames: frames of a clip before padding, None for a picture.
         seconds: seconds per temporal step of a clip, None if its frame rate is unknown.
@@ -36,7 +38,7 @@ class Plan:
     grid: tuple[int, int, int]
     patch: int
     merge: int
-    boxes: Literal["processed-pixels", "0-1000"]
+    boxes: Boxes
     orientation: int = 1
     frames: int | None = None
     seconds: float | None = None
@@ -93,11 +95,18 @@ class Plan:
         return box.turned_back(boxes, self.stored, self.orientation)
 
     def encode_boxes(self, boxes: BoxArray) -> BoxArray:
-        """Boxes of the original picture in the coordinates that the model reads and writes."""
+        """Boxes of the original picture in the coordinates that the model reads and writes.
+
+        Raises:
+            ValueError: the model has none, or none that are known.
+        """
         return box.scaled(boxes, self.original, self._model_size())
 
     def decode_boxes(self, boxes: BoxArray) -> BoxArray:
         """Boxes that the model wrote, in pixels of the original picture.
+
+        Raises:
+            ValueError: the model writes none, or none that are known.
 
         >>> import mrope, numpy
         >>> mrope.family("qwen3-vl").plan((800, 800)).decode_boxes(numpy.array([100, 200, 300, 400]))
@@ -106,4 +115,8 @@ class Plan:
         return box.scaled(boxes, self._model_size(), self.original)
 
     def _model_size(self) -> Size:
+        if self.boxes == "none":
+            raise ValueError("boxes is 'none': this family's model reads and writes none")
+        if self.boxes == "unknown":
+            raise ValueError("boxes is 'unknown': how this family's model writes them was not found")
         return self.resized if self.boxes == "processed-pixels" else (1000, 1000)

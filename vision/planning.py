@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from mrope.checks import positive, whole
 from mrope.families import Family
+from mrope.layouts import GridLayout
 
 from .files import File, frames_in, frames_of, is_file, name_of, naming, opened, orientation_of, rate_of, size_of
 from .load import Picture, measure
@@ -38,11 +39,13 @@ def plan(source, family, *, min_tokens=None, max_tokens=None):
     Raises:
         OSError: a path cannot be opened.
         ValueError: no picture, sides of more than 200 to 1, or more than `max_tokens`; the message says what would do.
+            Or a rule of the family is not built yet.
 
     >>> import mrope
     >>> plan((480, 640), mrope.family("qwen2.5-vl")).tokens
     391
     """
+    _check_built(family)
     if isinstance(source, list):
         return [plan(one, family, min_tokens=min_tokens, max_tokens=max_tokens) for one in source]
     if isinstance(source, tuple):
@@ -83,11 +86,13 @@ def plan_video(
     Raises:
         OSError: a path cannot be opened.
         ValueError: no clip, sides of more than 200 to 1, or more than `max_tokens`; the message says what would do.
+            Or a rule of the family is not built yet, or it has none for clips.
 
     >>> import mrope
     >>> plan_video((5, 480, 640), mrope.family("qwen2.5-vl"), fps=4.0).grid
     (3, 34, 46)
     """
+    _clip_limits(family)  # before the file is opened
     if not is_file(source):
         return plan_frames(source, family, fps, min_tokens, max_tokens)
     if fps is None:
@@ -100,6 +105,7 @@ def plan_animation(
     source: File, family: Family, fps: float | None, min_tokens: int | None, max_tokens: int | None
 ) -> Plan:
     """`plan_video` for a file, without a look at how long its frames last."""
+    _clip_limits(family)
     with opened(source) as image:
         orientation = orientation_of(image)
         size = (frames_in(image), *size_of(image, orientation))
@@ -118,12 +124,13 @@ def plan_frames(
     orientation: int = 1,
 ) -> Plan:
     """`plan_video` for a clip of known size (frames, height, width)."""
+    pixels = _clip_limits(family)
     frames, height, width = _sides("a clip", size, ("frames", "height", "width"))
     per_frame, factor = family.video_budget == "frame", family.factor
     steps = -(-frames // family.temporal_patch)
     # What a token costs of the limit, and how many frames count: the padding costs tokens too.
     unit, counted = (factor**2, 1) if per_frame else (factor**2 * family.temporal_patch, steps * family.temporal_patch)
-    least, most = _limits(family.video_pixels, unit, min_tokens, max_tokens)
+    least, most = _limits(pixels, unit, min_tokens, max_tokens)
 
     def resize(most: int) -> Size:
         limits = {"factor": factor, "min_pixels": least, "max_pixels": most}
@@ -141,6 +148,29 @@ def plan_frames(
         frames=frames,
         seconds=None if fps is None else family.temporal_patch / positive("fps", fps),
     )
+
+
+def _check_built(family: Family) -> None:
+    """Refuse a family whose pictures become patches by a rule that is not built."""
+    for rule, word, built in (
+        ("resize rule", family.resize, "area"),
+        ("patch order", family.patch_order, "blocks"),
+    ):
+        if word != built:
+            raise ValueError(f"the {rule} {word!r} of {family.name} is not built yet; its positions are")
+
+
+def _clip_limits(family: Family) -> Size:
+    """The least and most pixels of a clip, of a family whose clips become patches by rules that are built."""
+    _check_built(family)
+    if isinstance(family.layout, GridLayout) and family.layout.temporal_merge != 1:
+        raise ValueError(
+            f"the temporal merge {family.layout.temporal_merge} of clips of {family.name} is not built yet; its "
+            "positions are, and its pictures"
+        )
+    if family.video_pixels is None:
+        raise ValueError(f"{family.name} has no limits for clips (its video_pixels is None); its pictures have")
+    return family.video_pixels
 
 
 def _sides(what: str, size: Any, names: tuple[str, ...]) -> tuple[int, ...]:

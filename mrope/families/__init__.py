@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+from mrope.families.baidu import BAIDU
+from mrope.families.glm import GLM
+from mrope.families.others import OTHERS
 from mrope.families.qwen import QWEN
-from mrope.families.record import Family
+from mrope.families.record import VERSIONS, Boxes, Family
+from mrope.families.tencent import TENCENT
 
-__all__ = ["Family", "family", "family_names"]
+__all__ = ["VERSIONS", "Boxes", "Family", "family", "family_names"]
 
-_RECORDS = {record.name: record for record in QWEN}
+_RECORDS = {record.name: record for record in (*QWEN, *GLM, *BAIDU, *TENCENT, *OTHERS)}
 
 
 def family_names() -> tuple[str, ...]:
     """The names of all recorded families.
 
-    >>> family_names()
+    >>> family_names()[:3]
     ('qwen2-vl', 'qwen2.5-vl', 'qwen3-vl')
     """
     return tuple(_RECORDS)
 
 
 def family(name: str) -> Family:
-    """The record called `name`: the values of the released checkpoints.
+    """The record called `name`: the values of the released checkpoints, where they were found, and class defaults.
 
     Raises:
         ValueError: there is no such record.

@@ -16,10 +16,14 @@ from typing import Any
 
 from mrope.axes import AxisSplit
 from mrope.checks import positive, whole
-from mrope.families import qwen
+from mrope.families import family, family_names
+from mrope.families.qwen import QWEN2_VL, QWEN3_VL, QWEN25_VL
 from mrope.families.record import Family, tokens_of
 from mrope.frequencies import Frequencies
-from mrope.layouts import GridLayout
+from mrope.layouts import GridLayout, Layout
+
+READ = (QWEN2_VL, QWEN25_VL, QWEN3_VL)
+"""The records of the families whose files are understood here."""
 
 Facts = dict[str, tuple[Any, str]]
 Json = Mapping[str, Any]
@@ -96,10 +100,16 @@ def _read_json(path: Path) -> dict[str, Any] | None:
 
 def _record(config: Json) -> Family:
     model_type = config.get("model_type")
-    for record in qwen.QWEN:
+    for record in READ:
         if model_type in record.model_types:
             return record
-    known = ", ".join(name for record in qwen.QWEN for name in record.model_types)
+    for record in map(family, family_names()):
+        if model_type in record.model_types:
+            raise ValueError(
+                f"model_type is {model_type!r}: reading the configuration of {record.name} is not built yet; its "
+                f"record is mrope.family({record.name!r})"
+            )
+    known = ", ".join(name for record in READ for name in record.model_types)
     raise ValueError(f"model_type is {model_type!r}; known are {known}")
 
 
@@ -110,6 +120,7 @@ def _build(config: Json, facts: Iterable[Facts]) -> Family:
         name: value[name] for name in ("patch", "temporal_patch", "merge", "mean", "std", "head_dim") if name in value
     }
     factor = value.get("patch", record.patch) * value.get("merge", record.merge)
+    assert record.video_pixels is not None  # our own records
     keys: dict[str, tuple[str, ...]] = {
         **{name: (name,) for name in plain},
         "layout": ("merge", "ids_per_second", "rule"),  # no checkpoint states the rule
@@ -126,7 +137,8 @@ def _build(config: Json, facts: Iterable[Facts]) -> Family:
             value.get("video_least", record.video_pixels[0]),
             value.get("video_most", record.video_pixels[1]),
         ),
-        layout=_layout(record, value),
+        layout=_layout(record.layout, value),
+        deviations={version: _layout(layout, value) for version, layout in record.deviations.items()},
         split=_split(record, value),
         frequencies=Frequencies(value.get("base", record.frequencies.base)),
         sources={**record.sources, **{name: _source(record.sources[name], stated, of) for name, of in keys.items()}},
@@ -151,8 +163,7 @@ def _agreed(all_facts: Iterable[Facts]) -> Facts:
     return agreed
 
 
-def _layout(record: Family, value: Mapping[str, Any]) -> GridLayout:
-    layout = record.layout
+def _layout(layout: Layout, value: Mapping[str, Any]) -> GridLayout:
     assert isinstance(layout, GridLayout)  # our own records
     ids_per_second = layout.ids_per_second
     if layout.time == "seconds":  # other families do not read the key
@@ -171,6 +182,7 @@ def _image_limits(record: Family, value: Mapping[str, Any], factor: int) -> dict
     if "image_least" not in value and "image_most" not in value:
         return {}
     area = factor * factor
+    assert record.image_tokens is not None  # our own records
     least = value.get("image_least", record.image_tokens[0] * area)
     most = value.get("image_most", record.image_tokens[1] * area)
     exact = least % area == 0 and most % area == 0

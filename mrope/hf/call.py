@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from mrope.hf.batch import TEXT, batch_positions, batch_spans, token_kinds
+from mrope.hf.batch import TEXT, batch_positions, batch_spans, check_kinds, token_kinds
 from mrope.hf.cache import cache_of, cached_tokens, next_starts
 from mrope.layouts import GridLayout
 
@@ -51,7 +51,7 @@ class Border:
         if kinds is None:
             kinds = torch.full((batch, length), TEXT)
         elif tokens is not None and _any(kinds):
-            self._check_kinds(kinds, tokens, mask)
+            check_kinds(kinds, self._seen(tokens), mask)
         rows = batch_spans(kinds, mask, layout=self.layout, **media)
         return batch_positions(rows, mask, layout=self.layout, starts=starts)
 
@@ -69,20 +69,13 @@ class Border:
         if past and call.get("pixel_values") is None and call.get("pixel_values_videos") is None:
             return None
         if tokens is not None:
-            return token_kinds(tokens, image_token_id=self.image_token_id, video_token_id=self.video_token_id)
+            return self._seen(tokens)
         if any(call.get(key) is not None for key in _MEDIA):
             raise ValueError("inputs_embeds do not show which tokens are a picture's: pass mm_token_type_ids as well")
         return None
 
-    def _check_kinds(self, kinds: Tensor, tokens: Tensor, mask: Tensor) -> None:
-        seen = token_kinds(tokens, image_token_id=self.image_token_id, video_token_id=self.video_token_id)
-        wrong = ((seen != kinds.to(seen.device)) & mask).nonzero().tolist()
-        if wrong:
-            row, column = wrong[0]
-            raise ValueError(
-                f"mm_token_type_ids say {int(kinds[row, column])} for token {column} of row {row}, input_ids say "
-                f"{int(seen[row, column])} (0 text, 1 image, 2 video): were they padded on different sides?"
-            )
+    def _seen(self, tokens: Tensor) -> Tensor:
+        return token_kinds(tokens, image_token_id=self.image_token_id, video_token_id=self.video_token_id)
 
 
 def _any(kinds: Tensor | None) -> bool:

@@ -33,8 +33,8 @@ class CanvasLayout(SpanLayout):
 
     Args:
         merge: patches per token and side; 4, or 2 in the model's mode "4x".
-        newline: where newlines behind a picture lie. "origin": at (o, o, o), as the vendor's newer code and transformers
-            have it; "text": behind it as text, as the vendor's older code has it. Which one the weights were trained
+        newline: where newlines behind a picture lie. "origin": at (o, o, o), as in the vendor's newer code and
+            transformers; "text": behind it as text, as in the vendor's older code. Which one the weights were trained
             with is not known.
 
     >>> CanvasLayout()([Sliced((1, 4, 8))]).ids.tolist()

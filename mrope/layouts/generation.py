@@ -12,7 +12,7 @@ import torch
 from mrope.checks import Number
 from mrope.layouts.layout import SpanLayout, Traits, fill_cells, name_of
 from mrope.positions import End, Positions
-from mrope.spans import Image, Span, Target
+from mrope.spans import MOST, Image, Span, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,8 @@ class GenerationLayout(SpanLayout):
     """A picture that starts at s gets (s, s + row, s + col) and takes max(h, w) positions, in the prompt or generated.
 
     The targets come behind the prompt, in the order in which they are generated; their positions are
-    `Positions.planned`, which `decode` hands out before it goes on with text (the end token first). Source: transformers
-    5.24, glm_image, which reads the target grids from the last to the first.
+    `Positions.planned`, which `decode` hands out before it goes on with text (the end token first). Source:
+    transformers 5.24, glm_image, which reads the target grids from the last to the first.
 
     >>> prompt = GenerationLayout()([Image((1, 1, 2)), Target((1, 2, 2))])
     >>> prompt.decode(5).ids.tolist(), prompt.next
@@ -53,6 +53,8 @@ class GenerationLayout(SpanLayout):
         if not targets:
             return positions
         end = positions.end
+        if sum(target.grid[1] * target.grid[2] for target in targets) > MOST:
+            raise ValueError(f"the targets take more than {MOST} tokens")
         blocks = []
         for target in targets:
             _, rows, cols = target.grid

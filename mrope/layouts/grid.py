@@ -53,6 +53,10 @@ class GridLayout(SpanLayout):
         one_of("time", self.time, ("index", "seconds", "stamps"))
         one_of("advance", self.advance, ("largest", "side"))
         object.__setattr__(self, "temporal_merge", whole("temporal_merge", self.temporal_merge, 1))
+        if self.time == "stamps" and self.temporal_merge > 1:
+            raise ValueError(
+                f"temporal_merge is {self.temporal_merge} with time='stamps'; there each step is a picture"
+            )
         if (self.time == "seconds") != (self.ids_per_second is not None):
             raise ValueError(f"ids_per_second is {self.ids_per_second} with time={self.time!r}; it goes with 'seconds'")
         if self.ids_per_second is not None:
@@ -75,10 +79,11 @@ class GridLayout(SpanLayout):
 
     def media_tokens(self, span: Any) -> int:
         """See `tokens`."""
+        if not isinstance(span, (Image, Video)):
+            raise self.refuse(span)
         t, rows, cols = self.grid(span)
-        if isinstance(span, Video) and span.stamp is not None:
-            return int(stamps_of(span).sum()) + t * rows * cols
-        return t * rows * cols
+        stamps = span.stamp if isinstance(span, Video) and span.stamp else 0
+        return t * rows * cols + (stamps * t if isinstance(stamps, int) else sum(stamps))
 
     def place(self, block: np.ndarray, span: Any, end: End) -> Number:
         """See `SpanLayout.place`."""
@@ -95,8 +100,6 @@ class GridLayout(SpanLayout):
         """(T, H, W): the merged grid, in time as well; the span is checked."""
         if isinstance(span, Video):
             self._check_time(span)
-        elif not isinstance(span, Image):
-            raise self.refuse(span)
         t, rows, cols = SpanLayout.grid(self, span)
         if isinstance(span, Video) and t % self.temporal_merge:
             raise ValueError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 
 from mrope.checks import Number, whole
 from mrope.positions import End, Positions
-from mrope.spans import Audio, Grid, Image, Sliced, Span, Text, Video
+from mrope.spans import MOST, Audio, Grid, Image, Sliced, Span, Text, Video
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class SpanLayout(ABC):
 
     @abstractmethod
     def growth(self, t: int, h: int, w: int) -> Number:
-        """The positions that a picture (t = 1) or clip of the merged grid (t, h, w) takes: next - start, as declared."""
+        """The positions that a picture (t = 1) or clip of the merged grid (t, h, w) takes, as it is declared."""
 
     @abstractmethod
     def media_tokens(self, span: Any) -> int:
@@ -112,13 +112,15 @@ class SpanLayout(ABC):
         end = start.end if isinstance(start, Positions) else End(next=start, run=start)
         first = end.slot
         counts = [self.tokens(span) for span in spans]
+        if sum(counts) > MOST:
+            raise ValueError(f"these spans take {sum(counts)} tokens; expected at most {MOST}")
         ids = np.empty((self.axes, sum(counts)), dtype=self.dtype)
         done, pictures, following, run = 0, end.pictures, end.next, end.run
         for span, count in zip(spans, counts, strict=True):
             block = ids[:, done : done + count]
             if isinstance(span, Text):
                 block[:] = line(following, count, self.dtype)
-                following = (self.dtype(following) + self.dtype(count)).item()
+                following += count
             else:
                 at = End(following, first + done, pictures, run)
                 following = run = self.place(block, span, at)
@@ -159,10 +161,28 @@ def name_of(span: Span) -> str:
 
 
 def line(start: Number, count: int, dtype: Any) -> np.ndarray:
-    """(count,) of `dtype`: start, start + 1, ...; real ones each rounded once, as numpy's own range does not."""
+    """(count,) of `dtype`: start, start + 1, ...; real ones are counted in float64 and rounded once."""
     if np.issubdtype(dtype, np.integer):
         return np.arange(start, start + count, dtype=dtype)
-    return np.arange(count, dtype=dtype) + dtype(start)
+    return (start + np.arange(count)).astype(dtype)
+
+
+def layer_by_layer(
+    layouts: Sequence[SpanLayout], layers: tuple[int, ...], spans: Sequence[Span], start: Number | Positions
+) -> Positions:
+    """The positions of `spans` where layer l follows layouts[layers[l]], each with an end of its own.
+
+    Raises:
+        ValueError: a span does not fit one of the layouts, or `start` was made for other layers.
+    """
+    if isinstance(start, Positions) and (start.layers != layers or len(start.variants) != len(layouts)):
+        raise ValueError(
+            f"start has {len(start.variants)} variants for {len(start.layers)} layers; expected positions that this "
+            f"layout made, of {len(layouts)} variants for {len(layers)} layers"
+        )
+    starts = start.variants if isinstance(start, Positions) else [start] * len(layouts)
+    variants = tuple(layout(spans, begin) for layout, begin in zip(layouts, starts, strict=True))
+    return replace(variants[0], variants=variants, layers=layers)
 
 
 def fill_cells(block: np.ndarray, times: Any, rows: Any, cols: Any) -> None:

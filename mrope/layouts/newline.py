@@ -1,4 +1,4 @@
-"""The layout of HY-V4-VL: every row of a picture ends with a newline token, every frame of a clip is a block further."""
+"""The layout of HY-V4-VL: every row of a picture ends with a newline token, and frames are blocks of their own."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 
 from mrope.checks import Number
-from mrope.layouts.layout import SpanLayout, Traits
+from mrope.layouts.blocks import BlockLayout
+from mrope.layouts.layout import Traits
 from mrope.positions import End
-from mrope.spans import Image, Video
 
 
 @dataclass(frozen=True, slots=True)
-class NewlineLayout(SpanLayout):
+class NewlineLayout(BlockLayout):
     """A frame is H rows of W + 1 tokens, and takes B = max(H, W + 1) positions on all axes, time among them.
 
     Token (f, i, j) of a span that starts at s, with j = W for the newline of row i, gets (s + f B, s + f B + i,
     s + f B + j); the next span starts at s + T B. Source: transformers 5.24, hy_v4_vl; no code of the vendor is public.
 
+    >>> from mrope.spans import Image
     >>> NewlineLayout()([Image((1, 4, 4))]).ids.tolist()
     [[0, 0, 0, 0, 0, 0], [0, 0, 0, 1, 1, 1], [0, 1, 2, 0, 1, 2]]
     """
@@ -50,7 +51,5 @@ class NewlineLayout(SpanLayout):
 
     def _frames(self, span: Any) -> tuple[int, int, int]:
         """(T, H, W + 1)."""
-        if not isinstance(span, (Image, Video)):
-            raise self.refuse(span)
         t, rows, cols = self.grid(span)
         return t, rows, cols + 1

@@ -87,34 +87,46 @@ class OmniLayout(SpanLayout):
             return self._after(block)
         return self._place_with_sound(block, span, end.next)
 
+    def sound_of(self, video: Video) -> np.ndarray:
+        """(n,) bool, which tokens of a clip with sound are sound, the start and end tokens around them left away."""
+        _, order, count = self._woven(video, 0)
+        return order >= count
+
     def _place_with_sound(self, block: np.ndarray, video: Video, start: Number) -> Number:
         apart = 1 if self.weave == "time" else 0  # between the two start tokens, and the two end tokens
-        begin = start + 1 + apart
-        count = block.shape[1] - 4 - (video.audio or 0)
-        both = np.empty((3, block.shape[1] - 4), dtype=self.dtype)
-        self._fill(both[:, :count], video, begin)
-        both[:, count:] = line(begin, video.audio or 0, self.dtype)
-        sound = np.arange(both.shape[1]) >= count
-        key = both[0] if self.weave == "time" else 2 * self._chunks(both[0] - begin, count) + sound
-        order = key.argsort(kind="stable")  # the clip stands in front, so that it comes first in a tie
+        woven, order, count = self._woven(video, start + 1 + apart)
         block[:, 0], block[:, 1] = start, start + apart
-        block[:, 2:-2] = both[:, order]
-        # The end follows what was laid last: with chunks the last piece, by time all that follows the last change.
-        laid = key[order] if self.weave == "chunks" else sound[order]
-        piece = np.flatnonzero(laid != laid[-1])
-        last = self._after(block[:, 2 + (piece[-1] + 1 if len(piece) else 0) : -2])
+        block[:, 2:-2] = woven
+        # What was laid last: the last chunk, or by time all that follows the last change between clip and sound.
+        laid = order >= count
+        if self.weave == "chunks":
+            laid = laid + 2 * self._chunks(woven[0] - start - 1, laid)
+        other = np.flatnonzero(laid != laid[-1])
+        last = self._after(woven[:, other[-1] + 1 if len(other) else 0 :])
         block[:, -2], block[:, -1] = last, last + apart
         return last + apart + 1
 
-    def _chunks(self, times: np.ndarray, count: int) -> np.ndarray:
-        """(n,) the chunk of each token, of the clip's `count` first and then of the sound.
+    def _woven(self, video: Video, begin: Number) -> tuple[np.ndarray, np.ndarray, int]:
+        """The ids of clip and sound, in order of the prompt; where each token was before; and the clip's tokens."""
+        t, rows, cols = self.grid(video)
+        count, audio = t * rows * cols, video.audio or 0
+        ids = np.empty((3, count + audio), dtype=self.dtype)
+        self._fill(ids[:, :count], video, begin)
+        ids[:, count:] = line(begin, audio, self.dtype)
+        sound = np.arange(count + audio) >= count
+        key = ids[0] if self.weave == "time" else 2 * self._chunks(ids[0] - begin, sound) + sound
+        order = key.argsort(kind="stable")  # the clip stands in front, so that it comes first in a tie
+        return ids[:, order], order, count
+
+    def _chunks(self, times: np.ndarray, sound: np.ndarray) -> np.ndarray:
+        """(n,) int64, the chunk of each token, of the clip and of its sound.
 
         The vendor's counter moves by one a token at most, also where the time jumps over a whole chunk.
         """
         chunks = times // int(self.ids_per_second * self.seconds_per_chunk)
-        for part in (chunks[:count], chunks[count:]):
-            steps = np.arange(len(part))
-            part[:] = np.minimum.accumulate(part - steps) + steps
+        for part in (~sound, sound):
+            steps = np.arange(part.sum())
+            chunks[part] = np.minimum.accumulate(chunks[part] - steps) + steps
         return chunks
 
     def _fill(self, block: np.ndarray, span: Image | Video, start: Number) -> None:

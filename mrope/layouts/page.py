@@ -16,7 +16,7 @@ from mrope.spans import Image, Span
 
 @dataclass(frozen=True, slots=True)
 class PageLayout(SpanLayout):
-    """The axes are (row, column). A page is two start tokens, then H rows of W + 1 tokens with a marker behind each row.
+    """The axes are (row, column). A page is two start tokens, then H rows of W tokens with a marker behind each.
 
     The start tokens get 0 and 1 on both axes, token (i, j) gets (2 + i, 2 + j), the marker of row i has j = W. Source:
     transformers 5.24, neomme, whose processor makes the positions; no other code is public.

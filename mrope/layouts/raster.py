@@ -8,18 +8,19 @@ from typing import Any
 import numpy as np
 
 from mrope.checks import Number
-from mrope.layouts.layout import SpanLayout, Traits
+from mrope.layouts.blocks import BlockLayout
+from mrope.layouts.layout import Traits
 from mrope.positions import End
-from mrope.spans import Audio, Image, Video
+from mrope.spans import Audio
 
 
 @dataclass(frozen=True, slots=True)
-class RasterLayout(SpanLayout):
+class RasterLayout(BlockLayout):
     """All axes carry the index of the token, in raster order (t, then row, then column).
 
     Equal axes make any rotary split the 1-D RoPE of RoFormer (arXiv:2104.09864).
 
-    >>> from mrope.spans import Text
+    >>> from mrope.spans import Image, Text
     >>> RasterLayout(merge=2)([Text(2), Image((1, 4, 4))]).ids[2].tolist()
     [0, 1, 2, 3, 4, 5]
     """
@@ -35,12 +36,7 @@ class RasterLayout(SpanLayout):
 
     def media_tokens(self, span: Any) -> int:
         """See `tokens`."""
-        if isinstance(span, Audio):
-            return span.length
-        if not isinstance(span, (Image, Video)):
-            raise self.refuse(span)
-        t, rows, cols = self.grid(span)
-        return t * rows * cols
+        return span.length if isinstance(span, Audio) else BlockLayout.media_tokens(self, span)
 
     def place(self, block: np.ndarray, span: Any, end: End) -> Number:
         """See `SpanLayout.place`."""

@@ -1,4 +1,4 @@
-"""The layout of HunyuanVL and HunyuanOCR: pictures count their rows and columns from 0, beside the plain token index."""
+"""The layout of HunyuanVL and HunyuanOCR: pictures count rows and columns from 0, beside the plain token index."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from mrope.spans import Image
 class XdLayout(SpanLayout):
     """The axes are (token index, column, row, number of the picture); text has the token index on all of them.
 
-    A picture is a start token, H rows of W + 1 tokens with a newline at the end of each, and an end token. The start and
-    the end are text; the others count column and row from 0, the newline's column being W, and carry the number of their
-    picture in the prompt. Text behind it goes on with the token index, so that the decode offset is 0. Source: the
-    vendor's processor and several ports of it; transformers 5.24 numbers pictures through the whole batch.
+    A picture is a start token, H rows of W + 1 tokens with a newline at the end of each, and an end token. The start
+    and the end are text; the others count column and row from 0, the newline's column being W, and carry the number of
+    their picture in the prompt. Text behind it goes on with the token index, so that the decode offset is 0. Source:
+    the vendor's processor and several ports of it; transformers 5.24 numbers pictures through the whole batch.
 
     Args:
         merge: patches per token and side.

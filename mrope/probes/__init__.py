@@ -1,15 +1,18 @@
 """Probes: what a reader knows of its position space, what becomes of a picture, and the report that shows both."""
 
+from mrope.probes.audit import Audit, audit
 from mrope.probes.demo import Screen, run_demo
 from mrope.probes.exam import Exam, Syllabus, take_exam
 from mrope.probes.grid import CHANCE, GridScore, ask_everything, draw_grids, effective_resolution, score_grid, swap_axes
 from mrope.probes.look import Look, look
 from mrope.probes.overlay import Label, Mark, Window, busiest, draw_questions, draw_token_grid, draw_tokens
+from mrope.probes.position_plot import plot_positions
 from mrope.probes.report import Run, render, write_report
 from mrope.probes.space import Panel, position_space
 
 __all__ = [
     "CHANCE",
+    "Audit",
     "Exam",
     "GridScore",
     "Label",
@@ -21,6 +24,7 @@ __all__ = [
     "Syllabus",
     "Window",
     "ask_everything",
+    "audit",
     "busiest",
     "draw_grids",
     "draw_questions",
@@ -28,6 +32,7 @@ __all__ = [
     "draw_tokens",
     "effective_resolution",
     "look",
+    "plot_positions",
     "position_space",
     "render",
     "run_demo",

@@ -1,4 +1,4 @@
-"""What a layout does to a prompt of text, one picture or clip, and text, measured on its ids alone: no weights needed."""
+"""What a layout does to a prompt of text, one picture or clip, and text, measured on its ids, without any weights."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def audit(layout: Layout, *, merge: int | None = None) -> Audit:
     >>> audit(GridLayout(advance="side")).traits.clears_after
     False
     """
-    merge = getattr(layout, "merge", 1) if merge is None else merge
-    measured = {grid: _measure(layout, span) for grid, span in _spans(layout, merge)}
+    side = getattr(layout, "merge", 1) if merge is None else merge
+    measured = {grid: _measure(layout, span) for grid, span in _spans(layout, side)}
     if not measured:
         raise ValueError(f"{layout} takes no picture and no clip that an audit knows")
     looks = [look for look, _ in measured.values()]

@@ -10,7 +10,7 @@ from mrope.probes.look import Look
 from mrope.probes.markup import element, ids, inlined, table
 from mrope.probes.overlay import busiest, draw_token_grid, draw_tokens
 from mrope.probes.space import Panel, position_space
-from mrope.spans import Span, Text, Video
+from mrope.spans import Image, Span, Text, Video
 
 WINDOW = (3, 4)
 """Rows and columns of the tokens that are shown up close."""
@@ -31,6 +31,7 @@ def span_words(span: Span) -> str:
     """
     if isinstance(span, Text):
         return f"text:{span.length}"
+    assert isinstance(span, (Image, Video))  # what a look at a picture or clip is made of
     grid = "x".join(map(str, span.grid))
     if isinstance(span, Video):
         time = f"@{span.seconds:g}" if span.seconds is not None else f"+{span.stamp}" if span.stamp is not None else ""
