@@ -12,6 +12,7 @@ from mrope.positions import End, Positions, pack
 from mrope.rotary import Rotary, apply_rotary
 from mrope.shards import shard_index, unshard
 from mrope.spans import Audio, Image, Sliced, Span, Target, Text, Video, parse_span
+from mrope.truncation import Truncation, truncate
 
 __all__ = [
     "Audio",
@@ -29,6 +30,7 @@ __all__ = [
     "Span",
     "Target",
     "Text",
+    "Truncation",
     "Video",
     "apply_rotary",
     "batch",
@@ -37,6 +39,7 @@ __all__ = [
     "pack",
     "parse_span",
     "shard_index",
+    "truncate",
     "unshard",
 ]
 

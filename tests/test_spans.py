@@ -36,6 +36,7 @@ def test_the_public_names() -> None:
         "Span",
         "Target",
         "Text",
+        "Truncation",
         "Video",
         "apply_rotary",
         "batch",
@@ -44,6 +45,7 @@ def test_the_public_names() -> None:
         "pack",
         "parse_span",
         "shard_index",
+        "truncate",
         "unshard",
     ]
     assert all(hasattr(mrope, name) for name in __all__)

@@ -64,11 +64,9 @@ class GridLayout(SpanLayout):
 
     @property
     def traits(self) -> Traits:
-        """What the layout promises; text behind a long clip may lie inside it where advance="side"."""
-        return Traits(
-            clears_after=self.advance == "largest" or self.time == "stamps",
-            monotone=self.advance == "largest" or self.time == "stamps",
-        )
+        """What the layout promises; with advance="side" text behind a long clip may lie inside it."""
+        kept = self.advance == "largest" or self.time == "stamps"
+        return Traits(clears_after=kept, monotone=kept)
 
     def growth(self, t: int, h: int, w: int) -> Number:
         """The positions of a picture, or of a clip of one second a step and no text between its steps."""
@@ -87,11 +85,11 @@ class GridLayout(SpanLayout):
 
     def place(self, block: np.ndarray, span: Any, end: End) -> Number:
         """See `SpanLayout.place`."""
-        t, rows, cols = self.grid(span)
+        _, rows, cols = self.grid(span)
         start = end.next
         if isinstance(span, Video) and self.time == "stamps":
             return place_stamped(block, start, stamps_of(span), rows, cols)
-        times = self._times(span, t) if isinstance(span, Video) else np.zeros(1, dtype=np.int64)
+        times = self.times(span)
         fill_cells(block, start + times, start + np.arange(rows), start + np.arange(cols))
         side = max(rows, cols)
         return start + (side if self.advance == "side" else max(int(times[-1]) + 1, side))
@@ -107,16 +105,17 @@ class GridLayout(SpanLayout):
             )
         return t // self.temporal_merge if isinstance(span, Video) else t, rows, cols
 
-    def _times(self, video: Video, steps: int) -> np.ndarray:
-        """(T,) int64, the temporal ids of a clip that starts at 0."""
-        if video.seconds is None or self.ids_per_second is None:
+    def times(self, span: Image | Video) -> np.ndarray:
+        """(T,) int64, the temporal ids of a picture, or of a clip without stamps, that starts at 0."""
+        steps = self.grid(span)[0]
+        if isinstance(span, Image) or span.seconds is None or self.ids_per_second is None:
             return np.arange(steps)
         # float32, as the models computed it in training: near a whole number other precisions truncate otherwise.
-        interval = np.float32(video.seconds) * np.float32(self.ids_per_second)
+        interval = np.float32(span.seconds) * np.float32(self.ids_per_second)
         times = (np.arange(steps, dtype=np.float32) * interval).astype(np.int64)
         if (distinct := len(np.unique(times))) < len(times):
             warnings.warn(
-                f"video {video.grid} at {video.seconds:g} seconds per step: its {len(times)} temporal steps share "
+                f"video {span.grid} at {span.seconds:g} seconds per step: its {len(times)} temporal steps share "
                 f"{distinct} ids ({self.ids_per_second:g} a second), as in training; sample fewer frames per second",
                 stacklevel=2,
             )

@@ -1,0 +1,311 @@
+"""Shapes of positions worked out by hand: cuts, packs, shards, devices, graphs and truncation."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from sources import ROOT
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import mrope
+from mrope import Audio, GridLayout, Image, Span, Text, Video, truncate
+from mrope.hf import batch_positions, batch_spans
+from mrope.layouts import CircleLayout, RingLayout
+from mrope.tracing import run_ids, runs_of
+
+QWEN = mrope.family("qwen2-vl")
+
+
+class Calls(TorchDispatchMode):
+    """Counts the operators that run inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket._qualified_op_name.removeprefix("aten::"))
+        return func(*args, **(kwargs or {}))
+
+    def count(self, *names: str) -> int:
+        return sum(self.names.count(name) for name in names)
+
+
+# ---------------------------------------------------------------------------------------------------------- masks
+
+
+def test_the_mask_of_a_packed_row_is_causal_inside_each_document() -> None:
+    packed = mrope.pack([QWEN.positions(["text:2"]), QWEN.positions(["image:1x2x4"])]).pad(5, "right")
+    assert packed.mask().int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [0, 0, 1, 0, 0],
+        [0, 0, 1, 1, 0],
+        [0, 0, 0, 0, 1],
+    ]
+
+
+def test_the_mask_of_a_decoded_token_sees_the_whole_row() -> None:
+    row = QWEN.positions(["text:1", "image:1x2x4"]).pad(5, "left")
+    assert row.decode(1).mask(row).int().tolist() == [[0, 0, 1, 1, 1]]
+
+
+def test_rings_look_outwards_and_never_into_another_picture() -> None:
+    row = RingLayout(merge=1)([Text(1), Image((1, 1, 3)), Image((1, 3, 1))])
+    assert row.mask().int().tolist()[1] == [1, 1, 1, 1, 0, 0, 0]
+
+
+# ------------------------------------------------------------------------------------------------ packs and shards
+
+
+def test_packing_twice_is_packing_at_once() -> None:
+    rows = [QWEN.positions([f"text:{n}"]) for n in (2, 3, 1)]
+    twice = mrope.pack([mrope.pack(rows[:2]), rows[2]])
+    assert twice.segments.tolist() == [0, 0, 1, 1, 1, 2]
+    assert [row.length for row in twice.unpack()] == [2, 3, 1]
+
+
+def test_shards_of_padded_documents() -> None:
+    rows = [QWEN.positions([f"text:{n}"]).pad(multiple=4, side="right") for n in (5, 1)]
+    packed = mrope.pack(rows)
+    index = mrope.shard_index(packed.segments, 2)
+    assert index.tolist() == [[0, 1, 6, 7, 8, 11], [2, 3, 4, 5, 9, 10]]
+    labels = torch.arange(12)
+    assert torch.equal(mrope.unshard([labels[slots] for slots in index], index), labels)
+
+
+def test_shards_that_do_not_divide_are_refused() -> None:
+    packed = mrope.pack([QWEN.positions(["text:4"]), QWEN.positions(["text:3"])])
+    with pytest.raises(ValueError, match="document 1 has 3 slots with its padding, which 4 zigzag pieces for 2 ranks"):
+        packed.shard(0, 2)
+    with pytest.raises(ValueError, match="rank is 2; expected 0 to 1"):
+        packed.shard(2, 2)
+    index = mrope.shard_index(torch.zeros(8, dtype=torch.int64), 2)
+    with pytest.raises(ValueError, match=r"shards have \[3, 4\] slots; expected 2 shards of 4"):
+        mrope.unshard([torch.zeros(3), torch.zeros(4)], index)
+
+
+def test_a_packed_row_does_not_decode_in_place() -> None:
+    packed = mrope.pack([QWEN.positions(["text:2"]), QWEN.positions(["text:3"])])
+    with pytest.raises(ValueError, match="packed from 2 documents that go on one by one: unpack it first"):
+        packed.decode(1)
+    assert mrope.batch([packed]).offsets is None
+    assert [row.next for row in packed.unpack()] == [2, 3]
+
+
+def test_rows_that_cannot_stand_together_are_refused() -> None:
+    with pytest.raises(ValueError, match="pack got no rows"):
+        mrope.pack([])
+    hunyuan = mrope.family("hunyuan-vl").positions(["text:2"])
+    with pytest.raises(ValueError, match="pack got rows of 3 and 4 axes"):
+        mrope.pack([QWEN.positions(["text:2"]), hunyuan])
+    omni = mrope.family("qwen3-omni").positions(["text:2"])
+    with pytest.raises(ValueError, match="batch got rows of different layouts"):
+        mrope.batch([QWEN.positions(["text:2"]), omni])
+    planned = mrope.family("glm-image").positions(["text:2", "target:1x2x2"])
+    with pytest.raises(ValueError, match="a row with planned tokens"):
+        mrope.pack([planned, planned])
+
+
+def test_cuts_and_pads_that_make_no_sense_are_refused() -> None:
+    row = QWEN.positions(["text:4"])
+    with pytest.raises(ValueError, match=r"chunk 2\.\.5 does not lie inside the 4 slots"):
+        row.chunk(2, 5)
+    with pytest.raises(ValueError, match="expected one of them"):
+        row.pad(8, multiple=4)
+    with pytest.raises(ValueError, match=r"keep has shape \(3,\); expected \(4,\)"):
+        row.prune(torch.ones(3).bool())
+    with pytest.raises(ValueError, match="members must be of one document"):
+        row.merge(torch.tensor([[1, 0]]))
+    with pytest.raises(ValueError, match="skip has 2 entries for 1 rows"):
+        mrope.batch([row]).decode(1, [0, 0])
+
+
+# ------------------------------------------------------------------------------------------------------- decoding
+
+
+def test_generated_pictures_come_before_text() -> None:
+    row = mrope.family("glm-image").positions(["text:2", "target:1x2x3", "target:1x1x2"])
+    decoded = row.decode(10)
+    assert decoded.ids.tolist() == [
+        [2, 2, 2, 2, 2, 2, 5, 5, 7, 8],
+        [2, 2, 2, 3, 3, 3, 5, 5, 7, 8],
+        [2, 3, 4, 2, 3, 4, 5, 6, 7, 8],
+    ]
+    assert decoded.text.tolist() == list(range(2, 12))
+    again = row.decode(4).decode(6)  # step by step is at once
+    assert torch.equal(again.ids, decoded.ids[:, 4:])
+    assert torch.equal(row.decode(3, skip=5).ids, decoded.ids[:, 5:8])
+    batch = mrope.batch([row, mrope.family("glm-image").positions(["text:4"])])
+    assert batch.decode(2, [5, 0]).ids[:, 0].T.tolist() == [[2, 3, 4], [5, 5, 5]]
+
+
+def test_an_earlier_turn_may_end_in_a_picture_and_a_new_one_begin_with_one() -> None:
+    first = QWEN.positions(["text:3", "image:1x4x8"])
+    second = QWEN.positions(["image:1x8x4", "text:2"], first)
+    whole = QWEN.positions(["text:3", "image:1x4x8", "image:1x8x4", "text:2"])
+    assert torch.equal(torch.cat((first.ids, second.ids), dim=1), whole.ids)
+    assert second.text.tolist() == list(range(11, 21))
+    assert second.ends == whole.ends
+
+
+# ----------------------------------------------------------------------------------------------- devices and graphs
+
+
+def test_a_row_and_a_batch_go_to_a_device_in_one_copy() -> None:
+    rows = [QWEN.positions([span for _ in range(n) for span in ("text:2", "image:1x4x8")]) for n in (1, 50)]
+    for moving in (rows[1], mrope.batch(rows)):
+        with Calls() as calls:
+            moved = moving.to("meta")
+        assert calls.count("_to_copy", "copy_") == 1
+        assert calls.count("_local_scalar_dense") == 0
+        assert moved.ids.device.type == "meta"
+        assert moved.ids.shape == moving.ids.shape
+
+
+@pytest.mark.parametrize("pictures", [1, 100])
+def test_a_batch_is_read_once_whatever_it_holds(pictures: int) -> None:
+    kinds = torch.tensor([[0, *[1] * 8] * pictures])
+    grids = torch.tensor([[1, 4, 8]] * pictures)
+    with Calls() as calls:
+        spans = batch_spans(kinds, kinds >= 0, layout=GridLayout(), image_grid_thw=grids)
+        batch_positions(spans, kinds >= 0, layout=GridLayout())
+    assert calls.count("_local_scalar_dense") == 0
+    assert len(calls.names) < 16  # whatever the number of pictures
+
+
+SPANS: dict[str, tuple[GridLayout, list[Span]]] = {
+    "index": (GridLayout(), [Text(3), Video((5, 4, 8)), Image((1, 6, 4)), Text(2)]),
+    "seconds": (
+        GridLayout(time="seconds", ids_per_second=2),
+        [Video((3, 4, 8), seconds=1.5), Text(2), Image((1, 2, 4))],
+    ),
+    "stamps": (
+        GridLayout(time="stamps"),
+        [Text(1), Video((3, 4, 6), stamp=2), Video((2, 2, 2), stamp=(0, 3)), Text(1)],
+    ),
+    "side": (GridLayout(advance="side"), [Video((9, 4, 8)), Text(2)]),
+    "temporal merge": (GridLayout(temporal_merge=2), [Text(1), Video((6, 4, 8)), Text(2)]),
+    "text": (GridLayout(), [Text(3), Text(4)]),
+    "nothing": (GridLayout(), []),
+}
+
+
+@pytest.mark.parametrize(("layout", "spans"), SPANS.values(), ids=SPANS)
+def test_ids_of_a_graph_are_the_hosts(layout: GridLayout, spans: list[Span]) -> None:
+    wanted = layout(spans, 7)
+    runs = runs_of(spans, layout, 7).to("cpu")
+    assert torch.equal(run_ids(runs.begins, runs.origins, runs.columns, wanted.length), wanted.ids)
+
+
+def test_random_prompts_give_the_same_in_a_graph() -> None:
+    rng = Random(0)
+    for _ in range(300):
+        spans: list[Span] = []
+        for _ in range(rng.randint(0, 5)):
+            grid = (rng.randint(1, 5), 2 * rng.randint(1, 5), 2 * rng.randint(1, 5))
+            spans.append(rng.choice((Text(rng.randint(1, 6)), Image((1, *grid[1:])), Video(grid))))
+        wanted, runs = GridLayout()(spans), runs_of(spans, GridLayout())
+        assert torch.equal(run_ids(runs.begins, runs.origins, runs.columns, wanted.length), wanted.ids)
+
+
+def test_compiled_without_a_break_and_exported() -> None:
+    # In a process of its own, as run-time checks of shapes cannot be traced.
+    script = ROOT / "tests" / "graphs.py"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", script], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (done.returncode, done.stdout) == (0, "compiled\nexported\n"), done.stderr
+
+
+def test_only_a_grid_layout_has_runs() -> None:
+    with pytest.raises(TypeError, match="layout is a RingLayout"):
+        runs_of([], RingLayout())
+
+
+# ----------------------------------------------------------------------------------------------------- truncation
+
+PROMPT: list[Span] = [Text(4), Image((1, 4, 8)), Text(5), Video((2, 4, 4)), Text(3)]  # 4 + 8 + 5 + 8 + 3 tokens
+
+
+def test_text_is_cut_anywhere() -> None:
+    cut = truncate(PROMPT, 27, GridLayout())
+    assert (cut.spans, cut.dropped, cut.tokens) == ((*PROMPT[:4], Text(2)), (), 27)
+    assert truncate(PROMPT, 28, GridLayout()).spans == tuple(PROMPT)
+
+
+def test_a_picture_is_never_cut() -> None:
+    for most in (3, 4, 11, 16, 20, 24):
+        with pytest.raises(ValueError, match=rf"a limit of {most} tokens cuts off (image grid 1x4x8|video grid 2x4x4)"):
+            truncate(PROMPT, most, GridLayout())
+
+
+@pytest.mark.parametrize(
+    ("most", "side", "spans", "dropped"),
+    [
+        (20, "right", PROMPT[:3], [PROMPT[3]]),
+        (11, "right", PROMPT[:1], [PROMPT[1], PROMPT[3]]),
+        (2, "right", [Text(2)], [PROMPT[1], PROMPT[3]]),
+        (0, "right", [], [PROMPT[1], PROMPT[3]]),
+        (20, "left", PROMPT[2:], [PROMPT[1]]),
+        (14, "left", [Text(3), *PROMPT[3:]], [PROMPT[1]]),
+        (10, "left", PROMPT[4:], [PROMPT[1], PROMPT[3]]),
+    ],
+)
+def test_what_is_dropped_is_said(most: int, side: Any, spans: list[Span], dropped: list[Span]) -> None:
+    cut = truncate(PROMPT, most, GridLayout(), side=side, cut="drop")
+    assert (list(cut.spans), list(cut.dropped)) == (spans, dropped)
+    assert cut.tokens == GridLayout()(spans).length <= most
+
+
+# ------------------------------------------------------------------------------------------------------- refusals
+
+
+@pytest.mark.parametrize(
+    ("name", "span", "why"),
+    [
+        ("qwen2-vl", Audio(3), "audio of 3 tokens has no place in GridLayout"),
+        ("qwen2.5-omni", Video((2, 2, 2)), "write @SECONDS, and no stamp"),
+        ("minicpm-v4.7", Image((1, 4, 4)), "declare a picture as Sliced"),
+        ("hunyuan-vl", Video((2, 2, 2)), "video grid 2x2x2 has no place in XdLayout"),
+        ("hy-v4-vl", Video((2, 2, 2), stamp=3), "has no place in NewlineLayout: it has stamp"),
+        ("glm-image", Video((2, 2, 2)), "video grid 2x2x2 has no place in GenerationLayout"),
+    ],
+)
+def test_a_span_of_another_kind_is_refused(name: str, span: Span, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        mrope.family(name).positions([span])
+
+
+def test_what_stands_in_a_wrong_place_is_refused() -> None:
+    with pytest.raises(ValueError, match="target grid 1x2x2 stands in front of other spans"):
+        mrope.family("glm-image").positions(["target:1x2x2", "text:1"])
+    with pytest.raises(ValueError, match="a page stands beside 1 other spans"):
+        mrope.family("neomme").positions(["text:1", "image:1x2x2"])
+
+
+@pytest.mark.parametrize(
+    "span",
+    ["text:99999999999", "image:1x9999999999x2", "video:2x4x4@1e30", "video:99999999999x2x2+8", "audio:3000000000"],
+)
+def test_numbers_that_nothing_could_count_are_refused(span: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        mrope.parse_span(span)
+    with pytest.raises(ValueError, match="expected at most 2147483647"):
+        QWEN.positions(["text:2000000000", "text:2000000000"])
+
+
+def test_layers_that_were_not_made_are_refused() -> None:
+    rows = CircleLayout(layers=3)([Text(1)])
+    assert rows.layer(2) is rows.variants[0]
+    with pytest.raises(ValueError, match="layer is 3; these positions were made for 3 layers"):
+        rows.layer(3)
+    row = QWEN.positions(["text:1"])
+    assert row.layer(17) is row
