@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from family_table import MARKER, table
 from sources import ROOT
 
@@ -23,8 +24,9 @@ def stdout(*command: str) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
-def test_the_first_program_is_the_example_and_prints_what_is_shown() -> None:
-    example = ROOT / "examples" / "quickstart.py"
+@pytest.mark.parametrize("name", ["quickstart", "shapes"])
+def test_a_program_is_an_example_and_prints_what_is_shown(name: str) -> None:
+    example = ROOT / "examples" / f"{name}.py"
     program = example.read_text().split('"""\n', 1)[1].strip()
     assert f"```python\n{program}\n```\n\n```\n{stdout(sys.executable, str(example))}\n```" in README
 
