@@ -226,7 +226,11 @@ def _count(name: str, value: Any, least: int) -> int:
 
 
 def _grid(kind: str, grid: Any) -> Grid:
-    if len(grid) != 3:
-        raise ValueError(f"{kind} grid {tuple(grid)} has {len(grid)} sides; expected (t, h, w) in patches")
-    t, h, w = (_count(f"{kind} grid {axis}", side, 1) for axis, side in zip("thw", grid, strict=True))
+    try:
+        sides = tuple(grid)
+    except TypeError:
+        raise TypeError(f"{kind} grid is {grid!r}; expected (t, h, w) in patches") from None
+    if len(sides) != 3:
+        raise ValueError(f"{kind} grid {sides} has {len(sides)} sides; expected (t, h, w) in patches")
+    t, h, w = (_count(f"{kind} grid {axis}", side, 1) for axis, side in zip("thw", sides, strict=True))
     return t, h, w

@@ -85,14 +85,19 @@ class GridLayout(SpanLayout):
 
     def place(self, block: np.ndarray, span: Any, end: End) -> Number:
         """See `SpanLayout.place`."""
-        _, rows, cols = self.grid(span)
-        start = end.next
+        t, rows, cols = self.grid(span)
+        start, side, last = end.next, max(rows, cols), 0
         if isinstance(span, Video) and self.time == "stamps":
             return place_stamped(block, start, stamps_of(span), rows, cols)
-        times = self.times(span)
-        fill_cells(block, start + times, start + np.arange(rows), start + np.arange(cols))
-        side = max(rows, cols)
-        return start + (side if self.advance == "side" else max(int(times[-1]) + 1, side))
+        cells = block.reshape(3, t, rows, cols)
+        cells[0] = start
+        if isinstance(span, Video):
+            times = self.times(span)
+            cells[0] += times[:, None, None]
+            last = int(times[-1])
+        cells[1] = np.arange(start, start + rows)[:, None]
+        cells[2] = np.arange(start, start + cols)
+        return start + (side if self.advance == "side" else max(last + 1, side))
 
     def grid(self, span: Image | Video) -> Grid:
         """(T, H, W): the merged grid, in time as well; the span is checked."""

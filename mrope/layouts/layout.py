@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, get_args, runtime_checkable
 
 import numpy as np
 import torch
@@ -99,6 +99,7 @@ class SpanLayout(ABC):
         """How many tokens of the prompt `span` takes.
 
         Raises:
+            TypeError: it is no span.
             ValueError: the span does not fit the layout.
         """
         return span.length if isinstance(span, Text) else self.media_tokens(span)
@@ -110,6 +111,8 @@ class SpanLayout(ABC):
             ValueError: a span does not fit the layout.
         """
         end = start.end if isinstance(start, Positions) else End(next=start, run=start)
+        if self.dtype is np.int64:
+            end = replace(end, next=_whole_start(end.next, type(self).__name__))
         first = end.slot
         counts = [self.tokens(span) for span in spans]
         if sum(counts) > MOST:
@@ -148,7 +151,13 @@ class SpanLayout(ABC):
         return t, h // self.merge, w // self.merge
 
     def refuse(self, span: Span, because: str = "") -> ValueError:
-        """The error about a span of a kind that the layout has no rule for."""
+        """The error about a span of a kind that the layout has no rule for.
+
+        Raises:
+            TypeError: it is no span at all.
+        """
+        if not isinstance(span, get_args(Span)):
+            raise TypeError(f"span is {span!r}; expected a {', a '.join(kind.__name__ for kind in get_args(Span))}")
         return ValueError(f"{name_of(span)} has no place in {type(self).__name__}{because and ': '}{because}")
 
 
@@ -160,10 +169,16 @@ def name_of(span: Span) -> str:
     return f"{kind} grid {'x'.join(map(str, span.thumbnail if isinstance(span, Sliced) else span.grid))}"
 
 
+def _whole_start(start: Number, layout: str) -> int:
+    if start != int(start):
+        raise ValueError(f"start is {start}; the positions of {layout} are whole numbers")
+    return int(start)
+
+
 def line(start: Number, count: int, dtype: Any) -> np.ndarray:
     """(count,) of `dtype`: start, start + 1, ...; real ones are counted in float64 and rounded once."""
-    if np.issubdtype(dtype, np.integer):
-        return np.arange(start, start + count, dtype=dtype)
+    if dtype is np.int64:
+        return np.arange(start, start + count)
     return (start + np.arange(count)).astype(dtype)
 
 
