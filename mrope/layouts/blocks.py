@@ -36,6 +36,21 @@ class BlockLayout(SpanLayout):
         return SpanLayout.grid(self, span)
 
 
+@dataclass(frozen=True, slots=True)
+class PictureLayout(BlockLayout):
+    """A layout of plain pictures, whose paper has no clips.
+
+    Args:
+        merge: patches per token and side.
+    """
+
+    def grid(self, span: Any) -> Grid:
+        """(1, H, W): the merged grid of a picture; the span is checked."""
+        if not isinstance(span, Image):
+            raise self.refuse(span)
+        return SpanLayout.grid(self, span)
+
+
 def step(name: str, value: Any) -> Number:
     """`value` as a finite number above zero: an int where it is whole, so that whole steps give whole ids."""
     number = positive(name, value)

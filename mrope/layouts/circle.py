@@ -13,10 +13,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from mrope.checks import Number, one_of, positive, whole
+from mrope.layouts.blocks import PictureLayout
 from mrope.layouts.grid import GridLayout
 from mrope.layouts.layout import SpanLayout, Traits, layer_by_layer
 from mrope.positions import End, Positions
-from mrope.spans import Image, Span
+from mrope.spans import Span
 
 Alternate = Literal["even", "first", "last", "all"]
 
@@ -26,7 +27,7 @@ _ALONG = np.array((2, -1, -1)) / math.sqrt(6)
 
 
 @dataclass(frozen=True, slots=True)
-class CircleLayout(SpanLayout):
+class CircleLayout(PictureLayout):
     """Text advances all axes by 1; the tokens of an image lie on a circle around (s, s, s) at right angles to the text.
 
     A cell at (row, col) from the centre of the image has the angle a = atan2(row, col). Its token turns by alpha * A +
@@ -47,6 +48,7 @@ class CircleLayout(SpanLayout):
         alternate: which layers use the circle; goes with `layers`. "even": 0, 2, 4, ..., the default; "first": the
             first half, with the middle layer of an odd number; "last": the others; "all".
 
+    >>> from mrope.spans import Image
     >>> CircleLayout()([Image((1, 2, 4))]).ids.round(decimals=2)
     tensor([[ 0.0000,  8.1600],
             [-7.0700, -4.0800],
@@ -90,13 +92,6 @@ class CircleLayout(SpanLayout):
     def growth(self, t: int, h: int, w: int) -> Number:
         """See `SpanLayout.growth`; real, and in layers with the circle."""
         return float(self._circle(h, w).max()) + 1
-
-    def media_tokens(self, span: Any) -> int:
-        """See `tokens`."""
-        if not isinstance(span, Image):
-            raise self.refuse(span)
-        _, rows, cols = self.grid(span)
-        return rows * cols
 
     def place(self, block: np.ndarray, span: Any, end: End) -> Number:
         """See `SpanLayout.place`."""

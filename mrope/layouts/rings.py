@@ -13,15 +13,16 @@ import numpy as np
 import torch
 
 from mrope.checks import Number, one_of, whole
+from mrope.layouts.blocks import PictureLayout
 from mrope.layouts.layout import SpanLayout, Traits, layer_by_layer
 from mrope.positions import NO_PICTURE, End, Positions
-from mrope.spans import Image, Span, Text
+from mrope.spans import Span, Text
 
 RingKind = Literal["chebyshev", "manhattan"]
 
 
 @dataclass(frozen=True, slots=True)
-class RingLayout(SpanLayout):
+class RingLayout(PictureLayout):
     """All axes of an image that starts at s carry s + ring, where rings count from the border of the image inwards.
 
     The next span starts at the largest position + 1. `Positions.mask` lets a token of an image attend to the tokens of
@@ -37,6 +38,7 @@ class RingLayout(SpanLayout):
         flat: how many of the innermost rings take the position of the one around them; all of an image share one where
             it has no more (PyPE, see `PypeLayout`).
 
+    >>> from mrope.spans import Image
     >>> RingLayout()([Text(3), Image((1, 6, 8)), Text(1)]).ids[0].tolist()
     [0, 1, 2, 3, 3, 3, 3, 3, 4, 4, 3, 3, 3, 3, 3, 5]
     """
@@ -57,13 +59,6 @@ class RingLayout(SpanLayout):
     def growth(self, t: int, h: int, w: int) -> Number:
         """See `SpanLayout.growth`: the number of rings."""
         return int(self._rings(h, w).max()) + 1
-
-    def media_tokens(self, span: Any) -> int:
-        """See `tokens`."""
-        if not isinstance(span, Image):
-            raise self.refuse(span)
-        _, rows, cols = self.grid(span)
-        return rows * cols
 
     def place(self, block: np.ndarray, span: Any, end: End) -> Number:
         """See `SpanLayout.place`."""
@@ -105,6 +100,7 @@ class PypeLayout(SpanLayout):
         layers: how many the model has.
         jump: layers after which one more ring becomes flat.
 
+    >>> from mrope.spans import Image
     >>> positions = PypeLayout(layers=4, jump=2)([Text(3), Image((1, 6, 8)), Text(1)])
     >>> [positions.layer(l).ids[0, -6:].tolist() for l in (0, 1, 2, 3)]
     [[3, 3, 3, 3, 3, 5], [3, 3, 3, 3, 3, 5], [3, 3, 3, 3, 3, 4], [3, 3, 3, 3, 3, 4]]
