@@ -23,8 +23,8 @@ class BatchPositions:
         ids: (A, B, N) int64, or float32 where the layout is real-valued; 0 in padded slots.
         text: (B, N) int64, the slot of each token inside its document; 0 in padded slots.
         segments: (B, N) int64, the document of each token in its row; -1 in padded slots.
-        offsets: (B,) the decode offset of each row: the position of a generated text token minus its slot. None where
-            rows are packed, as packed documents do not decode in place.
+        offsets: (B,) int64, or float64 where ids are real-valued: the decode offset of each row, the position of a
+            generated text token minus its slot. None where rows are packed, which do not decode in place.
         rows: the padded rows, each with all that it holds; they stay where they were made.
         query: (A, B, N) the second ids of queries, where the layout has some.
         members: (M, A, B, N) the ids of merged tokens, where there are some.
@@ -61,7 +61,7 @@ class BatchPositions:
             k: how many.
             skip: generated tokens to leave out: one number, or one a row.
         """
-        skips = [skip] * len(self.rows) if isinstance(skip, int) else list(skip)
+        skips = list(skip) if isinstance(skip, Sequence) else [skip] * len(self.rows)
         if len(skips) != len(self.rows):
             raise ValueError(f"skip has {len(skips)} entries for {len(self.rows)} rows; expected one a row")
         rows = [row.decode(k, each) for row, each in zip(self.rows, skips, strict=True)]
@@ -103,6 +103,7 @@ def batch(rows: Sequence[Positions], side: Side = "left", *, multiple: int = 1) 
     >>> mrope.batch(rows).ids[2].tolist()
     [[0, 1, 2], [0, 0, 1]]
     """
+    rows = list(rows)
     check_alike("batch", rows)
     longest = max(row.ids.shape[1] for row in rows)
     longest += -longest % whole("multiple", multiple, 1)
@@ -113,11 +114,12 @@ def batch(rows: Sequence[Positions], side: Side = "left", *, multiple: int = 1) 
         return None if tensors[0] is None else torch.stack(tensors, dim=-2)
 
     packed = any(len(row.ends) > 1 for row in padded)
+    exact = torch.float64 if padded[0].ids.is_floating_point() else torch.int64
     return BatchPositions(
         ids=stacked("ids"),
         text=stacked("text"),
         segments=stacked("segments"),
-        offsets=None if packed else torch.tensor([row.offset for row in padded], dtype=padded[0].ids.dtype),
+        offsets=None if packed else torch.tensor([row.offset for row in padded], dtype=exact),
         rows=padded,
         query=stacked("query"),
         members=stacked("members"),

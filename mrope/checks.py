@@ -24,7 +24,7 @@ def whole(name: str, value: Any, least: int) -> int:
 def positive(name: str, value: Any) -> float:
     """`value` as a finite float above zero, or one line that says what came."""
     try:
-        number = float(value)
+        number = float(value + 0)  # a string is no number
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {value!r}; expected a number") from None
     if not (math.isfinite(number) and number > 0):

@@ -61,8 +61,8 @@ class Positions:
         members: (M, A, N) the ids of the tokens that were merged into each, itself first; None without merging.
         pictures: (N,) int64, the picture or clip of each token and -1 for text, in layouts whose attention must tell
             them apart; None in others.
-        attend: "causal", or "rings" where tokens of one picture attend by their ids and not by their order (CCA, MCA,
-            PyPE).
+        attend: "causal"; "rings" where tokens of one picture attend by their ids and not by their order (CCA, MCA,
+            PyPE); "all" in an encoder.
         variants: the positions of each group of layers, where layers differ (PyPE, Circle-RoPE); the first are these.
         layers: the index in `variants` of each layer.
 
@@ -80,7 +80,7 @@ class Positions:
     query: Int64[Tensor, "a n"] | Float[Tensor, "a n"] | None = None
     members: Int64[Tensor, "m a n"] | Float[Tensor, "m a n"] | None = None
     pictures: Int64[Tensor, " n"] | None = None
-    attend: Literal["causal", "rings"] = "causal"
+    attend: Literal["causal", "rings", "all"] = "causal"
     variants: tuple[Positions, ...] = ()
     layers: tuple[int, ...] = ()
 
@@ -142,13 +142,15 @@ class Positions:
     def mask(self, keys: Positions | None = None) -> Bool[Tensor, "q n"]:
         """(Q, N) bool, which of `keys` (by default this row) each token may attend to; a padded slot sees itself.
 
-        Causal inside each document; tokens of one picture go by their ids where the layout has it so (`attend`).
+        Causal inside each document, or as the layout has it: see `attend`.
         """
         seen = self if keys is None else keys
         allowed = self.text[:, None] >= seen.text
         if self.attend == "rings" and self.pictures is not None and seen.pictures is not None:
             inside = (self.pictures[:, None] == seen.pictures) & (self.pictures[:, None] != NO_PICTURE)
             allowed = torch.where(inside, self.ids[0][:, None] >= seen.ids[0], allowed)
+        if self.attend == "all":
+            allowed = torch.ones_like(allowed)
         allowed &= (self.segments[:, None] == seen.segments) & (seen.segments != PADDING)
         if keys is None:
             allowed |= torch.diag(self.segments == PADDING)
@@ -161,13 +163,15 @@ class Positions:
         `decode(5)` and goes on with `decode(5, skip=2)`; thrown-away drafts leave no trace.
 
         Raises:
-            ValueError: a count is negative, or the row is packed.
+            ValueError: a count is negative, the row is packed, or the model is an encoder.
 
         >>> import mrope
         >>> drafts = mrope.family("qwen2-vl").positions(["image:1x4x8"]).decode(3)
         >>> drafts.ids[0].tolist(), drafts.text.tolist()
         ([4, 5, 6], [8, 9, 10])
         """
+        if self.attend == "all":
+            raise ValueError("an encoder generates no tokens: there is nothing to decode behind this row")
         last = whole("skip", skip, 0) + whole("number of new tokens", k, 0)
         planned = self.ids[:, :0] if self.planned is None else self.planned
         behind = max(last - planned.shape[1], 0)  # tokens of text, behind the planned ones
@@ -184,7 +188,7 @@ class Positions:
             ends=(replace(end, next=end.next + behind, slot=end.slot + behind),),
             planned=planned[:, last:] if planned.shape[1] > last else None,
             query=None if self.query is None else torch.full_like(ids, end.run),
-            members=None if self.members is None else ids.expand(len(self.members), -1, -1),
+            members=None if self.members is None else ids.repeat(len(self.members), 1, 1),
             pictures=None if self.pictures is None else torch.full_like(slots, NO_PICTURE),
             attend=self.attend,
             variants=tuple(variant.decode(k, skip) for variant in self.variants),
@@ -243,7 +247,7 @@ class Positions:
         """Without the tokens where `keep` is False; the others keep their coordinates and close up in their slots.
 
         Raises:
-            ValueError: `keep` has another shape, or the ids of generated tokens are planned.
+            ValueError: `keep` has another shape.
         """
         if keep.shape != self.segments.shape:
             raise ValueError(f"keep has shape {tuple(keep.shape)}; expected {tuple(self.segments.shape)}")
@@ -265,9 +269,9 @@ class Positions:
         text, ends = merged.text.clone(), []
         for number, end in enumerate(self.ends):
             before, after = self.segments == number, merged.segments == number
-            count = int(after.sum())
-            text[after] = torch.arange(count, device=text.device) + self.text[before].amin() if count else text[after]
-            ends.append(replace(end, slot=end.slot - int(before.sum()) + count))
+            gone = self.text[before][~torch.isin(self.text[before], text[after])].sort().values
+            text[after] -= torch.searchsorted(gone, text[after])
+            ends.append(replace(end, slot=end.slot - len(gone)))
         return replace(
             merged,
             text=text,
@@ -337,6 +341,7 @@ def pack(rows: Sequence[Positions]) -> Positions:
     >>> packed.ids[2].tolist(), packed.segments.tolist()
     ([0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2], [0, 0, 0, 0, 0, 0, 0, 0, 1, 1, 1])
     """
+    rows = list(rows)
     check_alike("pack", rows)
     if any(row.planned is not None for row in rows):
         raise ValueError("pack got a row with planned tokens; what is generated next belongs to one row")
@@ -386,7 +391,8 @@ def moved_together(tensors: Sequence[Tensor], device: torch.device | str) -> lis
     moved: dict[int, Tensor] = {}
     for dtype in {tensor.dtype for tensor in tensors}:
         group = [i for i, tensor in enumerate(tensors) if tensor.dtype == dtype]
-        flat = torch.cat([tensors[i].reshape(-1) for i in group]).to(device, non_blocking=True)
+        flat = torch.cat([tensors[i].reshape(-1) for i in group])
+        flat = flat.to(device, non_blocking=torch.device(device).type != "cpu")  # the host must not read too early
         parts = flat.split([tensors[i].numel() for i in group])
         moved |= {i: part.view(tensors[i].shape) for i, part in zip(group, parts, strict=True)}
     return [moved[i] for i in range(len(tensors))]

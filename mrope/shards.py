@@ -28,13 +28,20 @@ def shard_index(segments: Int64[Tensor, " n"], world: int, scheme: Scheme = "zig
         scheme: "zigzag" or "contiguous".
 
     Raises:
-        ValueError: a document with its padding does not divide into the pieces: pad each to a multiple before packing.
+        ValueError: documents do not stand one behind the other in the order of their numbers, or one with its padding
+            does not divide into the pieces: pad each to a multiple before packing.
 
     >>> shard_index(torch.tensor([0, 0, 0, 0, 1, 1, 1, 1]), 2).tolist()
     [[0, 3, 4, 7], [1, 2, 5, 6]]
     """
     one_of("scheme", scheme, ("zigzag", "contiguous"))
     pieces = whole("world", world, 1) * (2 if scheme == "zigzag" else 1)
+    documents = segments[segments != PADDING] if segments.dim() == 1 else segments
+    if segments.dim() != 1 or (documents.diff() < 0).any() or (documents < 0).any():
+        raise ValueError(
+            f"segments of shape {tuple(segments.shape)} are no packed row; expected (N,) with -1 for padding and "
+            "documents one behind the other: 0, ..., 0, 1, ..., 1, ..."
+        )
     slots = torch.arange(len(segments), device=segments.device)
     owner = torch.cummax(segments, 0).values.clamp(min=0) if len(segments) else segments
     lengths = torch.unique_consecutive(owner, return_counts=True)[1]

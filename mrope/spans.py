@@ -133,6 +133,8 @@ class Sliced:
         if (self.slices is None) != (self.slice_grid is None):
             raise ValueError(f"slices is {self.slices} and slice_grid is {self.slice_grid}; expected both or neither")
         if self.slices is not None and self.slice_grid is not None:
+            if not isinstance(self.slices, Sequence) or len(self.slices) != 2:
+                raise ValueError(f"slices is {self.slices!r}; expected (rows, cols)")
             rows, cols = (
                 _count(f"slices {side}", count, 1) for side, count in zip(("rows", "cols"), self.slices, strict=True)
             )
@@ -182,6 +184,8 @@ def parse_span(text: str) -> Span:
     >>> parse_span("video:84x24x32@2.0")
     Video(grid=(84, 24, 32), seconds=2.0, stamp=None, audio=None)
     """
+    if not isinstance(text, str):
+        raise TypeError(f"span is {text!r}; expected a string such as 'text:15'")
     try:
         if match := _TEXT.fullmatch(text):
             return {"text": Text, "audio": Audio}[match["kind"]](int(match["n"]))

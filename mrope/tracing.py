@@ -62,7 +62,7 @@ def runs_of(spans: Sequence[Span], layout: SpanLayout, start: int = 0) -> Runs:
             f"layout is a {type(layout).__name__}; only the runs of a GridLayout can be computed in a graph"
         )
     runs: list[tuple[int, int, int, int]] = []  # first slot, time, corner, columns
-    slot, position = 0, start
+    slot, position = 0, int(layout.start_of(start).next)
     for span in spans:
         if isinstance(span, Text):
             runs.append((slot, position, position, 0))
@@ -89,7 +89,7 @@ def runs_of(spans: Sequence[Span], layout: SpanLayout, start: int = 0) -> Runs:
 def run_ids(
     begins: Int64[Tensor, " r"], origins: Int64[Tensor, "r 3"], columns: Int64[Tensor, " r"], length: int
 ) -> Int64[Tensor, "3 n"]:
-    """The ids (3, N) of the first `length` slots of a row of runs: see `Runs`."""
+    """The ids (3, N) of the `length` slots of a row of runs: see `Runs`; there must be no more slots than tokens."""
     slots = torch.arange(length, device=begins.device)
     run = torch.searchsorted(begins, slots, right=True) - 1
     local, cols = slots - begins[run], columns[run]
@@ -104,7 +104,13 @@ def decode_ids(
 ) -> Int64[Tensor, "a b k"] | Float[Tensor, "a b k"]:
     """The ids (A, B, K) of generated text in these slots: one offset for each request (`BatchPositions.offsets`).
 
+    Raises:
+        ValueError: the slots have no row for each offset.
+
     >>> decode_ids(torch.tensor([-4, 0]), torch.tensor([[8, 9], [5, 6]]))[0].tolist()
     [[4, 5], [5, 6]]
     """
-    return (slots + offsets[:, None]).expand(axes, -1, -1)
+    if slots.dim() != 2 or len(slots) != len(offsets):
+        raise ValueError(f"slots have shape {tuple(slots.shape)}; expected ({len(offsets)}, K), a row for each offset")
+    ids = slots + offsets[:, None]
+    return (ids.float() if ids.is_floating_point() else ids).repeat(axes, 1, 1)

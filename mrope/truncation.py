@@ -44,6 +44,7 @@ def truncate(
             it changes what the prompt means; "drop": leave it away, with all that lies behind, and say so in `dropped`.
 
     Raises:
+        TypeError: `layout` is no layout.
         ValueError: a picture would have to go, and cut="refuse".
 
     >>> from mrope.layouts import GridLayout
@@ -51,6 +52,8 @@ def truncate(
     >>> truncate([Text(4), Image((1, 4, 8)), Text(9)], 15, GridLayout()).spans
     (Text(length=4), Image(grid=(1, 4, 8)), Text(length=3))
     """
+    if not isinstance(layout, Layout):
+        raise TypeError(f"layout is a {type(layout).__name__}; expected a layout, such as family.layout")
     one_of("side", side, ("left", "right"))
     one_of("cut", cut, ("refuse", "drop"))
     room = whole("most", most, 0)
@@ -59,7 +62,7 @@ def truncate(
     whole_so_far = True
     for span in spans if side == "right" else reversed(spans):
         size = layout.tokens(span)
-        if whole_so_far and size <= room:
+        if size == 0 or (whole_so_far and size <= room):  # what is to be generated takes no token
             kept.append(span)
             room -= size
             continue

@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from itertools import product
 
 from hypothesis import strategies as st
 from layout_cases import Block, Case, Id, Rule, cells, grids, images
 
-from mrope import Image, Sliced, Span, Text, Video
+from mrope import Image, Sliced, Span, Video
 from mrope.layouts.centred import HopeLayout, VideoRopeLayout
 from mrope.layouts.idalign import IdAlignLayout
 from mrope.layouts.reset import ResetLayout
 from mrope.layouts.tie import TieLayout
 from mrope.layouts.v2pe import V2peLayout
 from mrope.layouts.vrope import VropeLayout
-
-
-@dataclass(frozen=True)
-class ZeroTextCase(Case):
-    """A case whose text has a temporal position alone, and 0 on the other axes."""
-
-    def oracle(self, spans: Sequence[Span], start: float = 0) -> Block:
-        """See `Case.oracle`."""
-        ids: list[Id] = []
-        for span in spans:
-            if isinstance(span, Text):
-                ids += [(start + i, 0, 0) for i in range(span.length)]
-                start += span.length
-            else:
-                block, start = self.rule(span, start, len(ids), 0)
-                ids += block
-        return ids, start
 
 
 def _sides(span: Span, merge: int) -> tuple[int, int, int]:
@@ -163,13 +144,6 @@ CASES: dict[str, Case] = {
     "reset, scale": Case(ResetLayout(scale=(4, 8, 3)), _clips(), _reset((4, 8, 3))),
     "reset, real scale": Case(ResetLayout(scale=(0.5, 1, 1.25)), _clips(), _reset((0.5, 1, 1.25)), exact=False),
     "reset, mm": Case(ResetLayout(scale=(4, 8, 8), origin="start"), _clips(), _reset((4, 8, 8), reset=False)),
-    "reset, text zero": ZeroTextCase(ResetLayout(text_spatial="zero"), _clips(), _reset()),
-    "reset, real scale, start, text zero": ZeroTextCase(
-        ResetLayout(scale=(0.5, 2, 1), origin="start", text_spatial="zero"),
-        _clips(),
-        _reset((0.5, 2, 1), reset=False),
-        exact=False,
-    ),
     "videorope": Case(VideoRopeLayout(), _clips(), _centred(2)),
     "videorope, paper": Case(
         VideoRopeLayout(advance="paper", centre="paper"),

@@ -14,10 +14,10 @@ from sources import ROOT
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import mrope
-from mrope import Audio, GridLayout, Image, Span, Text, Video, truncate
+from mrope import Audio, GridLayout, Image, Span, Target, Text, Video, truncate
 from mrope.hf import batch_positions, batch_spans
-from mrope.layouts import CircleLayout, RingLayout
-from mrope.tracing import run_ids, runs_of
+from mrope.layouts import AnchoredLayout, CircleLayout, RingLayout
+from mrope.tracing import decode_ids, run_ids, runs_of
 
 QWEN = mrope.family("qwen2-vl")
 
@@ -309,3 +309,85 @@ def test_layers_that_were_not_made_are_refused() -> None:
         rows.layer(3)
     row = QWEN.positions(["text:1"])
     assert row.layer(17) is row
+
+
+# ------------------------------------------------------------------------------------- what results share, and not
+
+
+def test_what_is_written_into_a_result_stays_in_it() -> None:
+    row = AnchoredLayout(GridLayout())([Text(3), Image((1, 4, 8))])
+    for tensor in (row.segments, row.query, row.text):
+        assert tensor is not None
+        tensor[..., 0] = 99
+        assert int((tensor == 99).sum()) == tensor[..., 0].numel()
+    assert GridLayout()([Text(3)]).segments.tolist() == [0, 0, 0]
+
+
+def test_a_shard_that_is_pruned_keeps_the_slots_of_the_whole() -> None:
+    row = QWEN.positions(["text:8"])
+    shard = row.shard(0, 2)
+    assert shard.prune(torch.ones(4).bool()).text.tolist() == [0, 1, 6, 7]
+    assert shard.prune(torch.tensor([True, False, True, True])).text.tolist() == [0, 5, 6]
+    later = row.chunk(4, 8).prune(torch.tensor([False, True, True, True]))
+    assert (later.text.tolist(), later.end.slot) == ([4, 5, 6], 7)
+
+
+@pytest.mark.parametrize("segments", [[1, 1, 0, 0], [0, 1, 0, 1], [-2, 0]])
+def test_segments_that_are_no_packed_row_are_refused(segments: Any) -> None:
+    with pytest.raises(ValueError, match="no packed row; expected"):
+        mrope.shard_index(torch.tensor(segments), 1)
+
+
+# What a static checker would refuse as well; in a process without run-time checks, as users have it.
+WRONG_TYPES = {
+    "GridLayout()([Text(1)], None)": "TypeError: start is None; expected a finite number, or the Positions",
+    "GridLayout()([Text(1)], float('nan'))": "TypeError: start is nan; expected a finite number",
+    "GridLayout()([Text(1)], 0.5)": "ValueError: start is 0.5; the positions of GridLayout are whole numbers",
+    "GridLayout()([3])": "TypeError: span is 3; expected one of Text, Audio, Image",
+    "Image(5)": "TypeError: image grid is 5; expected (t, h, w) in patches",
+    "Video((2, 2, 2), seconds='1.0')": "TypeError: video seconds per temporal step is '1.0'; expected a number",
+    "Sliced((1, 4, 4), (2, 2, 2), (1, 4, 4))": "ValueError: slices is (2, 2, 2); expected (rows, cols)",
+    "parse_span(None)": "TypeError: span is None; expected a string such as 'text:15'",
+    "truncate([Text(1)], 1, family('qwen2-vl'))": "TypeError: layout is a Family; expected a layout, such as",
+    "decode_ids(torch.zeros(2), torch.zeros(4))": "ValueError: slots have shape (4,); expected (2, K), a row for each",
+    "shard_index(torch.zeros(2, 2), 1)": "ValueError: segments of shape (2, 2) are no packed row; expected (N,)",
+    "CircleLayout(alpha='x')": "ValueError: alpha is 'x'; expected a number from 0 to 1",
+    "OmniLayout(weave='time', seconds_per_chunk=2)": "ValueError: seconds_per_chunk is 2 with weave='time'",
+    "OmniLayout(ids_per_second=0.1)": "ValueError: a chunk of 2 seconds holds no id at 0.1 ids a second",
+    "GridLayout(time='stamps', temporal_merge=2)": "ValueError: temporal_merge is 2 with time='stamps'",
+}
+
+
+def test_wrong_types_are_refused_in_words() -> None:
+    script = "import sys, torch\nfrom mrope import *\nfrom mrope.layouts import *\nfrom mrope.tracing import *\n"
+    script += (
+        "for line in sys.argv[1:]:\n try: eval(line)\n except Exception as e: print(type(e).__name__, e, sep=': ')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *WRONG_TYPES], capture_output=True, text=True, check=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    for said, wanted in zip(done.stdout.splitlines(), WRONG_TYPES.values(), strict=True):
+        assert said.startswith(wanted)
+
+
+def test_an_encoder_sees_all_of_its_document_and_decodes_nothing() -> None:
+    page = mrope.family("neomme").positions(["image:1x1x2"])
+    assert page.mask().all()
+    assert mrope.pack([page, page]).mask()[0].tolist() == [True] * 5 + [False] * 5
+    with pytest.raises(ValueError, match="an encoder generates no tokens"):
+        page.decode(1)
+
+
+def test_real_offsets_give_the_decoded_ids_in_a_graph() -> None:
+    rows = [mrope.family("qwen3-omni").positions([f"video:3x4x4@{s}", "text:3"]) for s in (0.37, 1.21)]
+    batch = mrope.batch(rows)
+    assert batch.offsets is not None
+    decoded = batch.decode(4)
+    assert torch.equal(decode_ids(batch.offsets, decoded.text), decoded.ids)
+
+
+def test_what_is_to_be_generated_is_never_truncated() -> None:
+    layout = mrope.family("glm-image").layout
+    cut = truncate([Text(10), Target((1, 2, 2))], 5, layout)
+    assert (cut.spans, cut.dropped, cut.tokens) == ((Text(5), Target((1, 2, 2))), (), 5)

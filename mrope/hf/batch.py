@@ -166,7 +166,7 @@ class Supply:
         while left > 0:
             if self.taken == len(self.spans):
                 raise ValueError(
-                    f"row {row} has {tokens} {self.name} tokens in a run, {left} of them without a grid: "
+                    f"row {row} has {tokens} {self.name} tokens in a run, {left} of them beyond what came: "
                     f"{self.argument} accounts for {len(self.spans)} of them in the whole batch"
                     if self.spans
                     else f"row {row} has {tokens} {self.name} tokens, but no {self.argument} came with them"
@@ -187,8 +187,8 @@ class Supply:
         left = len(self.spans) - self.taken
         if left:
             raise ValueError(
-                f"{self.argument} has {left} grid{'s' * (left > 1)} more than the prompts have pictures, the next is "
-                f"{name_of(self.spans[self.taken])}: a picture was cut off a prompt's end, or has no placeholders"
+                f"{self.argument} has {left} more than the prompts have {self.name} placeholders for, the next is "
+                f"{name_of(self.spans[self.taken])}: it was cut off a prompt's end, or has no placeholders"
             )
 
 
@@ -202,7 +202,7 @@ def grids_of(argument: str, grids: Any, sides: int = 3) -> list[tuple[int, ...]]
     """The rows of a table of grids, read from its device at once."""
     if grids is None:
         return []
-    table = torch.as_tensor(grids)
+    table = torch.as_tensor(grids).reshape(-1, sides) if len(grids) == 0 else torch.as_tensor(grids)
     if table.dim() != 2 or table.shape[1] != sides:
         names = "t, h, w" if sides == 3 else "h, w"
         raise ValueError(f"{argument} has shape {tuple(table.shape)}; expected (n, {sides}): {names} in patches")

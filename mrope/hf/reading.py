@@ -38,11 +38,16 @@ def record_of(config: Any) -> Family:
     Raises:
         TypeError: its model_type is none of ours.
     """
-    stem = config.model_type.removesuffix("_thinker")
+    stem = _thinker(config).model_type.removesuffix("_thinker")
     for record in map(family, family_names()):
         if stem in record.model_types:
             return record
     raise TypeError(f"the model's model_type is {config.model_type!r}, which is no family of ours")
+
+
+def _thinker(config: Any) -> Any:
+    """The part of an omni model that reads its prompts; any other configuration itself."""
+    return getattr(config, "thinker_config", config)
 
 
 def layout_of(config: Any, layout: str = "trained") -> SpanLayout:
@@ -56,6 +61,7 @@ def layout_of(config: Any, layout: str = "trained") -> SpanLayout:
         TypeError: its model_type is none of ours.
         ValueError: there is no such layout.
     """
+    config = _thinker(config)
     rule = record_of(config).layout_named(layout)
     vision = getattr(config, "vision_config", None)
     merge = getattr(vision, "spatial_merge_size", None)
@@ -80,8 +86,8 @@ def read_spans(inputs: Mapping[str, Any], config: Any) -> list[list[Span]]:
     """The spans of each row of a batch, from what the family's transformers model takes: tokens, grids and lengths.
 
     Args:
-        inputs: by name, as a processor returns them: input_ids (B, N), and attention_mask, mm_token_type_ids and the
-            grids, target sizes, seconds and lengths that the model's get_rope_index takes, where there are such.
+        inputs: by name: input_ids (B, N), and, where there are such, attention_mask, mm_token_type_ids and the grids,
+            target sizes, seconds and lengths, called as a processor or the model's get_rope_index calls them.
         config: the model's configuration, which knows the placeholders.
 
     Returns:
@@ -91,11 +97,8 @@ def read_spans(inputs: Mapping[str, Any], config: Any) -> list[list[Span]]:
         TypeError: the model is none of ours.
         ValueError: placeholders do not fit what came with them; the row and the span are named.
     """
-    layout = layout_of(config)
-    tokens = inputs["input_ids"]
-    mask = inputs.get("attention_mask")
-    mask = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask != 0
-    check_mask(mask, tokens)
+    config, layout = _thinker(config), layout_of(config)
+    tokens, mask = _tokens(inputs)
     kinds = _kinds(inputs, tokens, mask, config)
     if isinstance(layout, CanvasLayout):
         return _canvas_spans(inputs, tokens, mask, kinds, config, layout)
@@ -107,6 +110,22 @@ def read_spans(inputs: Mapping[str, Any], config: Any) -> list[list[Span]]:
         return _page_spans(inputs, mask, kinds, layout)
     media = {key: inputs.get(key) for key in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")}
     return batch_spans(kinds, mask, layout=layout, **media)
+
+
+def _tokens(inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
+    """input_ids (B, N), and where they are no padding."""
+    if inputs.get("input_ids") is None:
+        raise ValueError("there are no input_ids: spans are read from tokens")
+    tokens = torch.as_tensor(inputs["input_ids"])
+    if tokens.dim() != 2:
+        raise ValueError(f"input_ids have shape {tuple(tokens.shape)}; expected (B, N)")
+    if inputs.get("attention_mask") is None:
+        return tokens, torch.ones_like(tokens, dtype=torch.bool)
+    mask = torch.as_tensor(inputs["attention_mask"])
+    if ((mask != 0) & (mask != 1)).any():
+        raise ValueError("attention_mask holds other values than 0 and 1; expected 1 for tokens and 0 for padding")
+    check_mask(mask, tokens)
+    return tokens, mask != 0
 
 
 def _kinds(inputs: Mapping[str, Any], tokens: Tensor, mask: Tensor, config: Any) -> Tensor:
@@ -122,6 +141,7 @@ def _kinds(inputs: Mapping[str, Any], tokens: Tensor, mask: Tensor, config: Any)
     types = inputs.get("mm_token_type_ids")
     if types is None:
         return seen
+    types = torch.as_tensor(types)
     if types.shape != tokens.shape:
         raise ValueError(
             f"mm_token_type_ids have shape {tuple(types.shape)}; expected {tuple(tokens.shape)}, one for each token"
@@ -238,13 +258,15 @@ class _Canvas:
 
 def _omni_spans(inputs: Mapping[str, Any], mask: Tensor, kinds: Tensor, layout: OmniLayout) -> list[list[Span]]:
     videos = grids_of("video_grid_thw", inputs.get("video_grid_thw"))
-    seconds = inputs.get("second_per_grids")
+    seconds = _first(inputs, "second_per_grids", "video_second_per_grid")
     each = [] if seconds is None else torch.as_tensor(seconds).tolist()
     if len(each) != len(videos):
         raise ValueError(f"second_per_grids has {len(each)} entries for {len(videos)} clips; expected one a clip")
     clips = [Video((t, h, w), seconds=second) for (t, h, w), second in zip(videos, each, strict=True)]
     images = [Image((t, h, w)) for t, h, w in grids_of("image_grid_thw", inputs.get("image_grid_thw"))]
-    lengths = inputs.get("audio_seqlens")
+    lengths, heard = inputs.get("audio_seqlens"), inputs.get("feature_attention_mask")
+    if lengths is None and heard is not None:
+        lengths = torch.as_tensor(heard).sum(-1)
     frames = [] if lengths is None else torch.as_tensor(lengths).tolist()
     supply = {
         IMAGE: Supply("image", "image_grid_thw", images, layout),
@@ -258,6 +280,11 @@ def _omni_spans(inputs: Mapping[str, Any], mask: Tensor, kinds: Tensor, layout: 
     for source in supply.values():
         source.check_empty()
     return rows
+
+
+def _first(inputs: Mapping[str, Any], *names: str) -> Any:
+    """What came under the first of these names that something came under."""
+    return next((inputs[name] for name in names if inputs.get(name) is not None), None)
 
 
 def _omni_row(number: int, kinds: np.ndarray, supply: Mapping[int, Supply], layout: OmniLayout) -> list[Span]:
@@ -336,7 +363,7 @@ def _generation_spans(
     grids = grids_of("image_grid_thw", inputs.get("image_grid_thw"))
     per_row = inputs.get("images_per_sample")
     counts = [len(grids)] if per_row is None else torch.as_tensor(per_row).tolist()
-    if len(counts) != len(kinds) or sum(counts) != len(grids):
+    if len(counts) != len(kinds) or sum(counts) != len(grids) or min(counts) < 0:
         raise ValueError(
             f"images_per_sample is {None if per_row is None else counts} for {len(kinds)} rows and {len(grids)} grids; "
             "expected the number of grids of each row, the pictures to be generated among them"
@@ -357,10 +384,14 @@ def _generation_spans(
 
 
 def _page_spans(inputs: Mapping[str, Any], mask: Tensor, kinds: Tensor, layout: PageLayout) -> list[list[Span]]:
-    sizes = grids_of("image_grid_hw", inputs.get("image_grid_hw"), sides=2)
-    supply = Supply("page", "image_grid_hw", [Image((1, h, w)) for h, w in sizes], layout)
-    # Words stand between the placeholders of a page, which fills its row.
+    # Words stand between the placeholders of a page, which fills its row: one before them, and one behind each line.
     pages, lengths = ((kinds != TEXT) & mask).any(-1).tolist(), mask.sum(-1).tolist()
+    given = inputs.get("image_grid_hw")
+    if given is None:  # the processor keeps it to itself
+        lines = (((kinds == TEXT) & mask).sum(-1) - 1).tolist()
+        given = [(h, (n - 2) // max(h, 1) - 1) for page, h, n in zip(pages, lines, lengths, strict=True) if page]
+    sizes = grids_of("image_grid_hw", given, sides=2)
+    supply = Supply("page", "image_grid_hw", [Image((1, h, w)) for h, w in sizes], layout)
     rows: list[list[Span]] = [
         supply.take(number, length) if page else [Text(length)] if length else []
         for number, (page, length) in enumerate(zip(pages, lengths, strict=True))
@@ -390,10 +421,13 @@ def take_rows(inputs: Mapping[str, Any], rows: Sequence[int], config: Any) -> di
     Raises:
         ValueError: something else is among the inputs, or the pictures do not fit the placeholders.
     """
+    inputs = {key: value for key, value in inputs.items() if value is not None}
     known = {*_BY_ROW, "second_per_grid_ts", *(key for keys in _BY_MEDIUM for key in keys[:2])}
     if unknown := sorted(set(inputs) - known):
         raise ValueError(f"inputs hold {', '.join(unknown)}, which cannot be taken by rows; known are {sorted(known)}")
     spans = read_spans(inputs, config)
+    if wrong := [row for row in rows if not 0 <= row < len(spans)]:
+        raise ValueError(f"row {wrong[0]} is not among the {len(spans)} rows of the batch")
     index = torch.tensor(list(rows), dtype=torch.int64)
     taken = {key: inputs[key][index.to(inputs[key].device)] for key in _BY_ROW if key in inputs}
     for grid_key, pixel_key, kind in _BY_MEDIUM:

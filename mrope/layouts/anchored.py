@@ -113,7 +113,7 @@ def _anchored(positions: Positions, pieces: list[tuple[int | None, int]], start:
     )
     return replace(
         positions,
-        query=query.expand(len(positions.ids), -1),
+        query=query.repeat(len(positions.ids), 1),
         pictures=torch.tensor(numbers, dtype=torch.int64).repeat_interleave(counts),
         variants=variants,
     )

@@ -71,8 +71,8 @@ class CircleLayout(PictureLayout):
             object.__setattr__(self, "factor", positive("factor", self.factor))
             if self.radius != "auto":
                 raise ValueError(f"factor is {self.factor:g} with radius={self.radius:g}; it goes with radius='auto'")
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha is {self.alpha}; expected a number from 0 to 1")
+        if not (isinstance(self.alpha, (int, float)) and 0 <= self.alpha <= 1):
+            raise ValueError(f"alpha is {self.alpha!r}; expected a number from 0 to 1")
         if self.alternate is not None:
             one_of("alternate", self.alternate, ("even", "first", "last", "all"))
             if self.layers is None:

@@ -5,9 +5,11 @@ Letters: A axes, N tokens, T temporal steps, H and W the merged grid (one token 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any, ClassVar, Protocol, get_args, runtime_checkable
 
 import numpy as np
@@ -110,9 +112,7 @@ class SpanLayout(ABC):
         Raises:
             ValueError: a span does not fit the layout.
         """
-        end = start.end if isinstance(start, Positions) else End(next=start, run=start)
-        if self.dtype is np.int64:
-            end = replace(end, next=_whole_start(end.next, type(self).__name__))
+        end = self.start_of(start)
         first = end.slot
         counts = [self.tokens(span) for span in spans]
         if sum(counts) > MOST:
@@ -133,9 +133,26 @@ class SpanLayout(ABC):
         return Positions(
             ids=torch.from_numpy(ids),
             text=text,
-            segments=torch.zeros(1, dtype=torch.int64).expand(done),
+            segments=torch.from_numpy(np.zeros(done, dtype=np.int64)),  # zeroed pages come free of cost
             ends=(End(following, first + done, pictures, run),),
         )
+
+    def start_of(self, start: Number | Positions) -> End:
+        """Where a prompt begins.
+
+        Raises:
+            TypeError: `start` is neither a number nor positions.
+            ValueError: it is not finite, or no whole number where the ids are, or a packed row.
+        """
+        if isinstance(start, Positions):
+            end = start.end
+        elif isinstance(start, Real) and math.isfinite(start):
+            end = End(next=start, run=start)
+        else:
+            raise TypeError(f"start is {start!r}; expected a finite number, or the Positions of an earlier turn")
+        if self.dtype is np.int64 and end.next != int(end.next):
+            raise ValueError(f"start is {end.next}; the positions of {type(self).__name__} are whole numbers")
+        return end
 
     def grid(self, span: Image | Video) -> Grid:
         """(T, H, W): the merged grid of a picture or clip.
@@ -157,7 +174,7 @@ class SpanLayout(ABC):
             TypeError: it is no span at all.
         """
         if not isinstance(span, get_args(Span)):
-            raise TypeError(f"span is {span!r}; expected a {', a '.join(kind.__name__ for kind in get_args(Span))}")
+            raise TypeError(f"span is {span!r}; expected one of {', '.join(kind.__name__ for kind in get_args(Span))}")
         return ValueError(f"{name_of(span)} has no place in {type(self).__name__}{because and ': '}{because}")
 
 
@@ -167,12 +184,6 @@ def name_of(span: Span) -> str:
     if isinstance(span, (Text, Audio)):
         return f"{kind} of {span.length} tokens"
     return f"{kind} grid {'x'.join(map(str, span.thumbnail if isinstance(span, Sliced) else span.grid))}"
-
-
-def _whole_start(start: Number, layout: str) -> int:
-    if start != int(start):
-        raise ValueError(f"start is {start}; the positions of {layout} are whole numbers")
-    return int(start)
 
 
 def line(start: Number, count: int, dtype: Any) -> np.ndarray:

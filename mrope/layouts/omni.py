@@ -34,7 +34,7 @@ class OmniLayout(SpanLayout):
             the clip and of the sound take turns, and each pair of start or end tokens shares one position. "time"
             (Qwen3-Omni): real ids; tokens in the order of their time, the clip's first, and start and end tokens each
             have their own position.
-        seconds_per_chunk: with weave="chunks" alone; 2 in Qwen2.5-Omni.
+        seconds_per_chunk: goes with weave="chunks"; 2 by default, as in Qwen2.5-Omni.
 
     >>> OmniLayout(ids_per_second=2)([Video((2, 2, 4), seconds=1.5, audio=4)]).ids[0].tolist()
     [0, 0, 1, 1, 4, 4, 1, 2, 3, 4, 5, 5]
@@ -42,13 +42,19 @@ class OmniLayout(SpanLayout):
 
     ids_per_second: Number = 25
     weave: Weave = "chunks"
-    seconds_per_chunk: Number = 2
+    seconds_per_chunk: Number | None = None
 
     def __post_init__(self) -> None:
         SpanLayout.__post_init__(self)
         one_of("weave", self.weave, ("chunks", "time"))
         object.__setattr__(self, "ids_per_second", positive("ids_per_second", self.ids_per_second))
-        object.__setattr__(self, "seconds_per_chunk", positive("seconds_per_chunk", self.seconds_per_chunk))
+        if self.weave == "time" and self.seconds_per_chunk is not None:
+            raise ValueError(f"seconds_per_chunk is {self.seconds_per_chunk} with weave='time'; it goes with 'chunks'")
+        if self.weave == "chunks":
+            seconds = 2 if self.seconds_per_chunk is None else self.seconds_per_chunk
+            object.__setattr__(self, "seconds_per_chunk", positive("seconds_per_chunk", seconds))
+            if self.ids_per_second * seconds < 1:
+                raise ValueError(f"a chunk of {seconds:g} seconds holds no id at {self.ids_per_second:g} ids a second")
 
     @property
     def dtype(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -123,7 +129,7 @@ class OmniLayout(SpanLayout):
 
         The vendor's counter moves by one a token at most, also where the time jumps over a whole chunk.
         """
-        chunks = times // int(self.ids_per_second * self.seconds_per_chunk)
+        chunks = times // int(self.ids_per_second * (self.seconds_per_chunk or 2))
         for part in (~sound, sound):
             steps = np.arange(part.sum())
             chunks[part] = np.minimum.accumulate(chunks[part] - steps) + steps

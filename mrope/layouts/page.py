@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,7 +49,7 @@ class PageLayout(SpanLayout):
             raise ValueError(
                 f"a page stands beside {len(spans) - 1} other spans; this model reads one page or one text"
             )
-        return SpanLayout.__call__(self, spans, start)
+        return replace(SpanLayout.__call__(self, spans, start), attend="all")
 
     def media_tokens(self, span: Any) -> int:
         """See `tokens`."""

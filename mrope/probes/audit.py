@@ -65,7 +65,7 @@ def _measure(layout: Layout, span: Span) -> tuple[tuple[Tensor, Tensor, Tensor],
     start, count = 3, layout.tokens(span)
     if isinstance(layout, PageLayout):  # a page has no text beside it: its own numbers go on around it
         page = layout([span], start)
-        return (page.ids[:, :1] - 1, page.ids, page.decode(4).ids), page.next - start
+        return (page.ids[:, :1] - 1, page.ids, torch.full_like(page.ids[:, :1], page.next)), page.next - start
     prompt = layout([Text(start), span, Text(4)])
     before, block, after = prompt.ids.split((start, count, 4), dim=1)
     return (before, block, after), layout([span], start).next - start
