@@ -20,7 +20,7 @@ class BatchPositions:
     """The positions of several rows, padded to one length; what changes it returns a new object.
 
     Args:
-        ids: (A, B, N) int64, or float32 where the layout is real-valued; 0 in padded slots.
+        ids: (A, B, N) int64, or a float where the layout is real-valued; 0 in padded slots.
         text: (B, N) int64, the slot of each token inside its document; 0 in padded slots.
         segments: (B, N) int64, the document of each token in its row; -1 in padded slots.
         offsets: (B,) int64, or float64 where ids are real-valued: the decode offset of each row, the position of a
@@ -28,6 +28,7 @@ class BatchPositions:
         rows: the padded rows, each with all that it holds; they stay where they were made.
         query: (A, B, N) the second ids of queries, where the layout has some.
         members: (M, A, B, N) the ids of merged tokens, where there are some.
+        pictures: (B, N) the picture of each token, where attention must tell them apart; `rows` know how it goes.
     """
 
     ids: Int64[Tensor, "a b n"] | Float[Tensor, "a b n"]
@@ -37,6 +38,7 @@ class BatchPositions:
     rows: tuple[Positions, ...]
     query: Int64[Tensor, "a b n"] | Float[Tensor, "a b n"] | None = None
     members: Int64[Tensor, "m a b n"] | Float[Tensor, "m a b n"] | None = None
+    pictures: Int64[Tensor, "b n"] | None = None
 
     @property
     def mask(self) -> Bool[Tensor, "b n"]:
@@ -54,14 +56,14 @@ class BatchPositions:
             return self
         return batch([row.layer(index) for row in self.rows]).to(self.ids.device)
 
-    def decode(self, k: int, skip: int | Sequence[int] = 0) -> BatchPositions:
+    def decode(self, k: int, skip: int | Sequence[int] | Int64[Tensor, " b"] = 0) -> BatchPositions:
         """The positions of `k` tokens that are generated after each row: see `Positions.decode`.
 
         Args:
             k: how many.
             skip: generated tokens to leave out: one number, or one a row.
         """
-        skips = list(skip) if isinstance(skip, Sequence) else [skip] * len(self.rows)
+        skips = list(map(int, skip)) if isinstance(skip, (Sequence, Tensor)) else [skip] * len(self.rows)
         if len(skips) != len(self.rows):
             raise ValueError(f"skip has {len(skips)} entries for {len(self.rows)} rows; expected one a row")
         rows = [row.decode(k, each) for row, each in zip(self.rows, skips, strict=True)]
@@ -69,6 +71,8 @@ class BatchPositions:
 
     def select(self, rows: Sequence[int]) -> BatchPositions:
         """The rows with these numbers, in this order, repeats allowed: beams, groups, or one device's share."""
+        if wrong := [row for row in rows if not 0 <= row < len(self.rows)]:
+            raise ValueError(f"row {wrong[0]} is not among the {len(self.rows)} rows of the batch")
         return batch([self.rows[row] for row in rows]).to(self.ids.device)
 
     def expand(self, n: int) -> BatchPositions:
@@ -89,7 +93,7 @@ class BatchPositions:
         return replace(self, **dict(zip(names, moved, strict=True)))
 
 
-_TENSORS = ("ids", "text", "segments", "offsets", "query", "members")
+_TENSORS = ("ids", "text", "segments", "offsets", "query", "members", "pictures")
 
 
 def batch(rows: Sequence[Positions], side: Side = "left", *, multiple: int = 1) -> BatchPositions:
@@ -119,8 +123,11 @@ def batch(rows: Sequence[Positions], side: Side = "left", *, multiple: int = 1) 
         ids=stacked("ids"),
         text=stacked("text"),
         segments=stacked("segments"),
-        offsets=None if packed else torch.tensor([row.offset for row in padded], dtype=exact),
+        offsets=None
+        if packed
+        else torch.tensor([row.offset for row in padded], dtype=exact, device=padded[0].ids.device),
         rows=padded,
         query=stacked("query"),
         members=stacked("members"),
+        pictures=stacked("pictures"),
     )

@@ -47,11 +47,11 @@ class End:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Positions:
-    """The positions of one row of tokens; what changes it returns a new object.
+    """The positions of one row of tokens; what changes it returns a new object, which may share its memory.
 
     Args:
-        ids: (A, N) int64, or float32 where a layout is real-valued: the position of each token on each axis, in the
-            order (t, h, w); 0 in padded slots.
+        ids: (A, N) int64, the position of each token on each axis, in the order (t, h, w); 0 in padded slots. Float64
+            in real-valued layouts, float32 in one whose model was trained so (Qwen3-Omni).
         text: (N,) int64, the slot of each token: its index inside its document; 0 in padded slots. Masks are made from
             it, never from the ids.
         segments: (N,) int64, the document of each token, from 0; -1 in padded slots.
@@ -220,7 +220,7 @@ class Positions:
         Raises:
             ValueError: the piece does not lie inside the row.
         """
-        if not 0 <= start <= stop <= self.ids.shape[1]:
+        if not 0 <= whole("start", start, 0) <= whole("stop", stop, 0) <= self.ids.shape[1]:
             raise ValueError(f"chunk {start}..{stop} does not lie inside the {self.ids.shape[1]} slots of the row")
         return self._each(lambda tensor, _: tensor[..., start:stop])
 
@@ -246,6 +246,8 @@ class Positions:
     def prune(self, keep: Bool[Tensor, " n"]) -> Positions:
         """Without the tokens where `keep` is False; the others keep their coordinates and close up in their slots.
 
+        Prune a row before it is cut or sharded: pieces know nothing of what was pruned from one another.
+
         Raises:
             ValueError: `keep` has another shape.
         """
@@ -262,6 +264,8 @@ class Positions:
         Raises:
             ValueError: the tokens of a column are of several documents, or columns are not in the row's order.
         """
+        if members.dim() != 2:
+            raise ValueError(f"members has shape {tuple(members.shape)}; expected (M, new tokens)")
         first, documents = members[0], self.segments[members]
         if (documents != documents[:1]).any() or (first[1:] <= first[:-1]).any():
             raise ValueError("members must be of one document in each column, and columns in the row's order")
@@ -375,6 +379,10 @@ def check_alike(verb: str, rows: Sequence[Positions]) -> None:
     """Refuse rows that cannot stand in one tensor."""
     if not rows:
         raise ValueError(f"{verb} got no rows; expected at least one Positions")
+    if strangers := [row for row in rows if not isinstance(row, Positions)]:
+        raise TypeError(
+            f"{verb} got {strangers[0]!r} among its rows; expected Positions, such as family.positions gives"
+        )
     axes = sorted({row.ids.shape[0] for row in rows})
     if len(axes) > 1:
         raise ValueError(f"{verb} got rows of {' and '.join(map(str, axes))} axes; expected one number of axes")

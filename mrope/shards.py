@@ -35,7 +35,7 @@ def shard_index(segments: Int64[Tensor, " n"], world: int, scheme: Scheme = "zig
     [[0, 3, 4, 7], [1, 2, 5, 6]]
     """
     one_of("scheme", scheme, ("zigzag", "contiguous"))
-    pieces = whole("world", world, 1) * (2 if scheme == "zigzag" else 1)
+    pieces = whole("world", world, 1) * (2 if scheme == "zigzag" and world > 1 else 1)
     documents = segments[segments != PADDING] if segments.dim() == 1 else segments
     if segments.dim() != 1 or (documents.diff() < 0).any() or (documents < 0).any():
         raise ValueError(
@@ -49,11 +49,11 @@ def shard_index(segments: Int64[Tensor, " n"], world: int, scheme: Scheme = "zig
         number = int(odd[0])
         raise ValueError(
             f"document {number} has {int(lengths[number])} slots with its padding, which {pieces} {scheme} pieces for "
-            f"{world} ranks do not divide: pad each document to a multiple of {pieces} before packing"
+            f"{world} ranks do not divide: pad each document on its right to a multiple of {pieces} before packing"
         )
     begin = (lengths.cumsum(0) - lengths).repeat_interleave(lengths)
     piece = (slots - begin) * pieces // lengths.repeat_interleave(lengths)
-    rank = torch.minimum(piece, pieces - 1 - piece) if scheme == "zigzag" else piece
+    rank = torch.minimum(piece, pieces - 1 - piece) if pieces > world else piece
     return rank.argsort(stable=True).view(world, -1)
 
 

@@ -104,6 +104,8 @@ def decode_ids(
 ) -> Int64[Tensor, "a b k"] | Float[Tensor, "a b k"]:
     """The ids (A, B, K) of generated text in these slots: one offset for each request (`BatchPositions.offsets`).
 
+    They have the dtype of the offsets, float64 where ids are real-valued.
+
     Raises:
         ValueError: the slots have no row for each offset.
 
@@ -113,4 +115,4 @@ def decode_ids(
     if slots.dim() != 2 or len(slots) != len(offsets):
         raise ValueError(f"slots have shape {tuple(slots.shape)}; expected ({len(offsets)}, K), a row for each offset")
     ids = slots + offsets[:, None]
-    return (ids.float() if ids.is_floating_point() else ids).repeat(axes, 1, 1)
+    return ids.repeat(axes, 1, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import mrope
 from mrope import Audio, GridLayout, Image, Span, Target, Text, Video, truncate
 from mrope.hf import batch_positions, batch_spans
-from mrope.layouts import AnchoredLayout, CircleLayout, RingLayout
+from mrope.layouts import AnchoredLayout, CircleLayout, RingLayout, V2peLayout
 from mrope.tracing import decode_ids, run_ids, runs_of
 
 QWEN = mrope.family("qwen2-vl")
@@ -347,6 +348,8 @@ WRONG_TYPES = {
     "Image(5)": "TypeError: image grid is 5; expected (t, h, w) in patches",
     "Video((2, 2, 2), seconds='1.0')": "TypeError: video seconds per temporal step is '1.0'; expected a number",
     "Sliced((1, 4, 4), (2, 2, 2), (1, 4, 4))": "ValueError: slices is (2, 2, 2); expected (rows, cols)",
+    "batch(['text:2'])": "TypeError: batch got 'text:2' among its rows; expected Positions",
+    "family('qwen2-vl').positions(None)": "TypeError: spans is None; expected a list of spans",
     "parse_span(None)": "TypeError: span is None; expected a string such as 'text:15'",
     "truncate([Text(1)], 1, family('qwen2-vl'))": "TypeError: layout is a Family; expected a layout, such as",
     "decode_ids(torch.zeros(2), torch.zeros(4))": "ValueError: slots have shape (4,); expected (2, K), a row for each",
@@ -384,10 +387,47 @@ def test_real_offsets_give_the_decoded_ids_in_a_graph() -> None:
     batch = mrope.batch(rows)
     assert batch.offsets is not None
     decoded = batch.decode(4)
-    assert torch.equal(decode_ids(batch.offsets, decoded.text), decoded.ids)
+    assert torch.equal(decode_ids(batch.offsets, decoded.text).to(decoded.ids.dtype), decoded.ids)
+    assert torch.equal(batch.decode(4, torch.tensor([0, 2])).ids[:, 1], batch.rows[1].decode(4, 2).ids)
 
 
 def test_what_is_to_be_generated_is_never_truncated() -> None:
     layout = mrope.family("glm-image").layout
     cut = truncate([Text(10), Target((1, 2, 2))], 5, layout)
     assert (cut.spans, cut.dropped, cut.tokens) == ((Text(5), Target((1, 2, 2))), (), 5)
+
+
+def test_far_out_real_positions_stay_apart_through_decoding_and_an_exact_rotary() -> None:
+    row = V2peLayout(stride=1)([Text(1_000_000), Image((1, 32, 32))]).chunk(1_000_000, 1_000_256)
+    assert len(row.ids[0].unique()) == 256
+    exact = replace(QWEN.rotary(), angles="exact")
+    assert len(exact.cos_sin(row)[1].unique(dim=0)) == 256
+    half = V2peLayout(stride=1)([Text(1)], 2**24 + 0.5)
+    assert half.decode(2).ids[0].tolist() == [2**24 + 1.5, 2**24 + 2.5]
+
+
+def test_all_that_a_row_holds_is_padded_and_moved() -> None:
+    ring = RingLayout()([Text(1), Image((1, 2, 4))]).pad(5, "left")
+    assert ring.pictures is not None
+    assert ring.pictures.tolist() == [-1, -1, -1, 0, 0]
+    batched = mrope.batch([ring, ring]).pictures
+    assert batched is not None
+    assert batched.tolist() == [ring.pictures.tolist()] * 2
+    planned = mrope.family("glm-image").positions(["text:2", "target:1x1x2"]).shift(10)
+    assert planned.decode(3).ids.tolist() == [[12, 12, 14], [12, 12, 14], [12, 13, 14]]
+
+
+def test_each_row_of_a_batch_skips_its_own() -> None:
+    batch = mrope.batch([QWEN.positions(["image:1x4x8"]), QWEN.positions(["text:3"])])
+    assert batch.decode(2, [0, 3]).ids[0].tolist() == [[4, 5], [6, 7]]
+    assert batch.decode(2, torch.tensor([0, 3])).text.tolist() == [[8, 9], [6, 7]]
+    with pytest.raises(ValueError, match="row 2 is not among the 2 rows"):
+        batch.select([2])
+
+
+def test_positions_of_another_layout_are_no_start() -> None:
+    with pytest.raises(ValueError, match="start has 4 axes; GridLayout has 3"):
+        GridLayout()([Text(1)], mrope.family("hunyuan-vl").positions(["text:1"]))
+    with pytest.raises(ValueError, match="expected at most 2147483647 on either side of 0"):
+        GridLayout()([Text(1)], 2**70)
+    assert isinstance(GridLayout()([Text(1)], 5.0).next, int)

@@ -212,6 +212,8 @@ class Family:
         """
         if isinstance(spans, str):
             raise TypeError(f"spans is the string {spans!r}; expected a list of spans, such as [{spans!r}]")
+        if not isinstance(spans, Sequence):
+            raise TypeError(f"spans is {spans!r}; expected a list of spans, such as ['text:3', 'image:1x4x8']")
         read = [parse_span(span) if isinstance(span, str) else span for span in spans]
         return self.layout_named(layout)(read, start)
 

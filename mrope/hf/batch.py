@@ -128,6 +128,8 @@ def batch_positions(
 ) -> Int64[Tensor, "a b n"] | Float[Tensor, "a b n"]:
     """The positions (A, B, N) of `rows` of spans, placed where `mask` has tokens; 0 elsewhere, as transformers has it.
 
+    Pictures that are to be generated are no tokens of a prompt: `Positions.planned` of a single row has theirs.
+
     Args:
         rows: the spans of each row.
         mask: (B, N), True where there is a token.
@@ -139,9 +141,11 @@ def batch_positions(
     tensor([[0, 0, 1],
             [0, 1, 2]])
     """
+    if len(rows) != len(mask):
+        raise ValueError(f"rows has {len(rows)} entries; the mask has {len(mask)} rows")
     kept = mask.cpu().numpy()
     placed = np.zeros((layout.axes, *kept.shape), dtype=layout.dtype)
-    for row, (spans, start) in enumerate(zip(rows, starts or [0] * len(rows), strict=True)):
+    for row, (spans, start) in enumerate(zip(rows, [0] * len(rows) if starts is None else starts, strict=True)):
         placed[:, row, kept[row]] = layout(spans, start).ids.numpy()
     return torch.from_numpy(placed).to(mask.device)
 
@@ -172,7 +176,7 @@ class Supply:
                     else f"row {row} has {tokens} {self.name} tokens, but no {self.argument} came with them"
                 )
             span = self.spans[self.taken]
-            size = self.layout.tokens(span)
+            size = self._size(row, span)
             if size > left:
                 raise ValueError(
                     f"row {row} has room for {left} {self.name} tokens where the next {name_of(span)} takes {size}: "
@@ -181,6 +185,12 @@ class Supply:
             left -= size
             self.taken += 1
         return list(self.spans[first : self.taken])
+
+    def _size(self, row: int, span: Span) -> int:
+        try:
+            return self.layout.tokens(span)
+        except ValueError as error:
+            raise ValueError(f"row {row}, entry {self.taken} of {self.argument}: {error}") from None
 
     def check_empty(self) -> None:
         """Refuse pictures that are left over."""

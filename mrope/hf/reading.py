@@ -392,10 +392,15 @@ def _page_spans(inputs: Mapping[str, Any], mask: Tensor, kinds: Tensor, layout: 
         given = [(h, (n - 2) // max(h, 1) - 1) for page, h, n in zip(pages, lines, lengths, strict=True) if page]
     sizes = grids_of("image_grid_hw", given, sides=2)
     supply = Supply("page", "image_grid_hw", [Image((1, h, w)) for h, w in sizes], layout)
-    rows: list[list[Span]] = [
-        supply.take(number, length) if page else [Text(length)] if length else []
-        for number, (page, length) in enumerate(zip(pages, lengths, strict=True))
-    ]
+    rows: list[list[Span]] = []
+    for number, (page, length) in enumerate(zip(pages, lengths, strict=True)):
+        rows.append(supply.take(number, length) if page else [Text(length)] if length else [])
+        if page and len(rows[-1]) == 1 and isinstance(span := rows[-1][0], Image):
+            _, h, w = span.grid
+            if kinds[number][mask[number]].tolist() != [TEXT, IMAGE, *([IMAGE] * w + [TEXT]) * h]:
+                raise ValueError(
+                    f"row {number} is no page of {h} x {w} patches, with a word before and behind each line"
+                )
     supply.check_empty()
     return rows
 
@@ -411,7 +416,8 @@ def take_rows(inputs: Mapping[str, Any], rows: Sequence[int], config: Any) -> di
     """The rows with these numbers of a batch, repeats allowed, each with its own pictures and clips in whole.
 
     Beams and groups repeat rows ([0, 0, 1, 1]), devices and micro-batches split them. The first dim of `pixel_values`
-    is patches, not rows, so that it can be neither repeated nor cut like a row.
+    is patches, not rows, so that it can be neither repeated nor cut like a row. For families whose pictures come as
+    image_grid_thw and pixel_values.
 
     Args:
         inputs: input_ids, attention_mask, mm_token_type_ids and labels (B, N), and grids with their patches.
@@ -441,9 +447,9 @@ def take_rows(inputs: Mapping[str, Any], rows: Sequence[int], config: Any) -> di
             raise ValueError(f"{grid_key} has a picture that is masked as a whole; take it out before taking rows")
         owner = np.searchsorted(row_ends, grid_ends)
         chosen = [grid for row in rows for grid in np.flatnonzero(owner == row).tolist()]
-        taken[grid_key] = inputs[grid_key][chosen]
+        taken[grid_key] = torch.as_tensor(inputs[grid_key])[chosen]
         if kind is Video and "second_per_grid_ts" in inputs:
-            taken["second_per_grid_ts"] = inputs["second_per_grid_ts"][chosen]
+            taken["second_per_grid_ts"] = torch.as_tensor(inputs["second_per_grid_ts"])[chosen]
         if pixel_key in inputs:
             patches = inputs[pixel_key].split(grids.prod(-1).tolist())
             taken[pixel_key] = torch.cat([patches[grid] for grid in chosen] or [inputs[pixel_key][:0]])

@@ -58,5 +58,5 @@ def step(name: str, value: Any) -> Number:
 
 
 def dtype_of(*steps: Number) -> Any:
-    """The dtype of ids that are made of such steps: int64 where all are whole, else float32."""
-    return np.int64 if all(isinstance(number, int) for number in steps) else np.float32
+    """The dtype of ids that are made of such steps: int64 where all are whole, else float64."""
+    return np.int64 if all(isinstance(number, int) for number in steps) else np.float64

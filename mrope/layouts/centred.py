@@ -52,7 +52,7 @@ class VideoRopeLayout(BlockLayout):
     @property
     def dtype(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whole ids where steps and centres are whole."""
-        return dtype_of(self.delta) if self.centre == "code" else np.float32
+        return dtype_of(self.delta) if self.centre == "code" else np.float64
 
     @property
     def traits(self) -> Traits:

@@ -49,10 +49,8 @@ class CircleLayout(PictureLayout):
             first half, with the middle layer of an odd number; "last": the others; "all".
 
     >>> from mrope.spans import Image
-    >>> CircleLayout()([Image((1, 2, 4))]).ids.round(decimals=2)
-    tensor([[ 0.0000,  8.1600],
-            [-7.0700, -4.0800],
-            [ 7.0700, -4.0800]])
+    >>> CircleLayout()([Image((1, 2, 4))]).ids.round(decimals=2).tolist()
+    [[0.0, 8.16], [-7.07, -4.08], [7.07, -4.08]]
     """
 
     radius: Number | Literal["auto"] = 10
@@ -61,7 +59,7 @@ class CircleLayout(PictureLayout):
     layers: int | None = None
     alternate: Alternate | None = None
 
-    dtype: ClassVar[Any] = np.float32
+    dtype: ClassVar[Any] = np.float64
 
     def __post_init__(self) -> None:
         SpanLayout.__post_init__(self)

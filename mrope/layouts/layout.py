@@ -75,7 +75,7 @@ class SpanLayout(ABC):
     merge: int = 2
 
     axes: ClassVar[int] = 3
-    dtype: ClassVar[Any] = np.int64  # float32 in layouts that are real-valued
+    dtype: ClassVar[Any] = np.int64  # of the ids; a float in real-valued layouts
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "merge", whole("merge", self.merge, 1))
@@ -145,14 +145,20 @@ class SpanLayout(ABC):
             ValueError: it is not finite, or no whole number where the ids are, or a packed row.
         """
         if isinstance(start, Positions):
+            if len(start.ids) != self.axes:
+                raise ValueError(f"start has {len(start.ids)} axes; {type(self).__name__} has {self.axes}")
             end = start.end
         elif isinstance(start, Real) and math.isfinite(start):
             end = End(next=start, run=start)
         else:
             raise TypeError(f"start is {start!r}; expected a finite number, or the Positions of an earlier turn")
-        if self.dtype is np.int64 and end.next != int(end.next):
+        if abs(end.next) > MOST:
+            raise ValueError(f"start is {end.next}; expected at most {MOST} on either side of 0")
+        if self.dtype is not np.int64:
+            return end
+        if end.next != int(end.next):
             raise ValueError(f"start is {end.next}; the positions of {type(self).__name__} are whole numbers")
-        return end
+        return replace(end, next=int(end.next), run=int(end.run))
 
     def grid(self, span: Image | Video) -> Grid:
         """(T, H, W): the merged grid of a picture or clip.
@@ -187,7 +193,7 @@ def name_of(span: Span) -> str:
 
 
 def line(start: Number, count: int, dtype: Any) -> np.ndarray:
-    """(count,) of `dtype`: start, start + 1, ...; real ones are counted in float64 and rounded once."""
+    """(count,) of `dtype`: start, start + 1, ...; real ones are counted in float64, and rounded once if at all."""
     if dtype is np.int64:
         return np.arange(start, start + count)
     return (start + np.arange(count)).astype(dtype)

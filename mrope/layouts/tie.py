@@ -59,7 +59,7 @@ class TieLayout(BlockLayout):
     @property
     def dtype(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         """Whole ids with whole steps alone."""
-        return np.int64 if self.steps == "whole" else np.float32
+        return np.int64 if self.steps == "whole" else np.float64
 
     @property
     def traits(self) -> Traits:

@@ -22,6 +22,7 @@ class V2peLayout(BlockLayout):
 
     The text behind it goes on one position further than the last visual token, rounded up. V2PE (arXiv:2412.09616) is
     1-D: all three axes carry the same real-valued position, so that any rotary split turns by it. A clip is one block.
+    Far out, small steps need a rotary with angles="exact": in float32, neighbours meet from position 65,536 on.
 
     Args:
         merge: patches per token and side.
@@ -35,7 +36,7 @@ class V2peLayout(BlockLayout):
 
     stride: int = 64
 
-    dtype: ClassVar[Any] = np.float32
+    dtype: ClassVar[Any] = np.float64
 
     def __post_init__(self) -> None:
         BlockLayout.__post_init__(self)
