@@ -1,4 +1,4 @@
-"""Every family of transformers with positions on several axes: a tiny configuration, and batches for its rope index.
+"""Every family of transformers with positions on several axes: a tiny configuration, batches, and an oracle.
 
 Models are built on the meta device: a rope index reads the configuration and no weight.
 """
@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import transformers
+from layout_cases import CASES, Case
 from torch import Tensor
 
 from mrope import Audio, Image, Sliced, Span, Target, Text, Video, family
@@ -242,17 +243,41 @@ STAMPED = (
     "cosmos3_edge",
 )
 OMNI = ("qwen2_5_omni_thinker", "qwen3_omni_moe_thinker")
+_CASES = {
+    **dict.fromkeys(STAMPED, "grid, stamps"),
+    "qwen2_vl": "grid",
+    "qwen2_5_vl": "grid, seconds",
+    "paddleocr_vl": "grid, seconds",
+    "ernie4_5_vl_moe": "grid, temporal merge",
+    "qwen2_5_omni_thinker": "omni, chunks",
+    "qwen3_omni_moe_thinker": "omni, time",
+    "glm_image": "generation",
+    "hunyuan_vl": "xd",
+    "hy_v4_vl": "newline",
+    "minicpmv4_7": "canvas",
+    "neomme": "page",
+}
 
 
-def rows_of(model_type: str, rng: Random) -> list[list[Span]]:
-    """One to three random rows: text between the media, as the library needs it, with room for words around them."""
+def case_of(model_type: str) -> Case:
+    """The rule that the family was trained with, with its oracle."""
+    return CASES[_CASES[model_type]]
+
+
+def trained_rows_of(model_type: str, rng: Random) -> list[list[Span]]:
+    """`rows_of` for the trained rule: PaddleOCR-VL has clips by the clock, for which the library has no rule."""
+    return rows_of("qwen2_5_vl" if model_type == "paddleocr_vl" else model_type, rng)
+
+
+def rows_of(model_type: str, rng: Random, most: int = 3) -> list[list[Span]]:
+    """One to `most` random rows: text between the media, as the library needs it, with room for words around them."""
     if model_type == "neomme":
-        pages: list[list[Span]] = [[_medium(model_type, rng)] for _ in range(rng.randint(1, 2))]
+        pages: list[list[Span]] = [[_medium(model_type, rng)] for _ in range(rng.randint(1, most - 1))]
         return rng.sample([*pages, [Text(rng.randint(1, 9))]], k=len(pages) + 1)
     # The flag of the omni models: all clips of a batch have sound, or none.
     with_sound = model_type in OMNI and rng.random() < 0.5
     rows: list[list[Span]] = []
-    for _ in range(rng.randint(1, 3)):
+    for _ in range(rng.randint(1, most)):
         row: list[Span] = [Text(rng.randint(2, 6))]
         for _ in range(rng.randint(0, 3)):
             row += [_medium(model_type, rng, with_sound), Text(rng.randint(2, 6))]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import numpy as np
+import torch
 from hypothesis import strategies as st
 
-from mrope import Audio, GridLayout, Image, Sliced, Span, Target, Text, Video
+from mrope import Audio, GridLayout, Image, Positions, Sliced, Span, Target, Text, Video
 from mrope.layouts import (
     AnchoredLayout,
     CanvasLayout,
@@ -82,6 +85,16 @@ class Case:
             return [*draw(st.permutations([*draw(media), *draw(st.lists(texts, max_size=4))])), *draw(last)]
 
         return draw_prompt()
+
+
+def assert_as_oracle(case: Case, spans: Sequence[Span], positions: Positions, start: float = 0) -> None:
+    """The ids and the end of `positions` are those that the oracle gives to `spans`."""
+    ids, following = case.oracle(spans, start)
+    wanted = np.array(ids, dtype=float).reshape(len(ids), case.axes).T
+    tolerance = 0 if case.exact else 1e-5 if positions.ids.dtype == torch.float32 else 1e-11
+    assert positions.ids.shape == wanted.shape, spans
+    assert np.allclose(positions.ids.numpy(), wanted, rtol=tolerance, atol=tolerance), (spans, positions.ids, wanted)
+    assert math.isclose(positions.next, following, rel_tol=tolerance, abs_tol=tolerance), (spans, positions, following)
 
 
 def grids(merge: int, steps: int = 7, side: int = 5) -> st.SearchStrategy[tuple[int, int, int]]:

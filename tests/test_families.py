@@ -227,6 +227,7 @@ def test_a_word_that_no_rule_has_is_refused_with_those_that_do(field: str) -> No
 # ---------------------------------------------------------------------------------------------------------- positions
 
 
+@pytest.mark.evidence("worked")
 @pytest.mark.parametrize(
     ("name", "clip", "trained", "transformers_5"),
     [
@@ -243,6 +244,7 @@ def test_text_behind_a_long_clip_by_both_rules(name: str, clip: str, trained: in
     assert family.positions(spans, layout="transformers-5.24").ids[:, -1].tolist() == [transformers_5] * 3
 
 
+@pytest.mark.evidence("worked", "paddleocr-vl")
 def test_a_clip_of_paddleocr_vl_follows_the_clock_and_in_transformers_its_steps() -> None:
     family = mrope.family("paddleocr-vl")
     assert family.positions(["text:6", "video:40x8x8@1"]).next == 6 + 39 * 2 + 1
@@ -259,6 +261,7 @@ def test_only_these_deviate() -> None:
     }
 
 
+@pytest.mark.evidence("worked")
 @pytest.mark.parametrize(
     ("name", "spans", "last"),
     [
@@ -285,6 +288,7 @@ def test_the_layouts_of_a_prompt_have_names(name: str) -> None:
             ask("vllm-1")
 
 
+@pytest.mark.evidence("shapes", "qwen3-vl")
 def test_a_turn_goes_on_from_the_one_before() -> None:
     family, spans = mrope.family("qwen3-vl"), ["text:4", "image:1x4x8", "text:3", "video:2x4x4+5", "text:1"]
     whole, first = family.positions(spans), family.positions(spans[:3])

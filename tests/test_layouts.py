@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 import torch
 from cases_research import CASES as RESEARCH_CASES
@@ -11,10 +9,10 @@ from cases_rings import CASES as RING_CASES
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from layout_cases import CASES as MODEL_CASES
-from layout_cases import Case
+from layout_cases import Case, assert_as_oracle
 
 import mrope
-from mrope import Positions, Span, Text
+from mrope import Positions, Text
 from mrope.probes.audit import audit
 
 CASES: dict[str, Case] = {**MODEL_CASES, **RESEARCH_CASES, **RING_CASES}
@@ -35,14 +33,7 @@ def assert_same(one: Positions, other: Positions) -> None:
         assert_same(a, b)
 
 
-def assert_as_oracle(case: Case, spans: Sequence[Span], positions: Positions, start: float = 0) -> None:
-    ids, following = case.oracle(spans, start)
-    wanted = torch.tensor(ids, dtype=torch.float64).reshape(len(ids), case.axes).T
-    tolerance = 0 if case.exact else 1e-5
-    torch.testing.assert_close(positions.ids.double(), wanted, rtol=tolerance, atol=tolerance)
-    assert positions.next == pytest.approx(following, rel=tolerance, abs=tolerance)
-
-
+@pytest.mark.evidence("oracle")
 @every_layout
 @settings(max_examples=100, deadline=None)
 @given(data=st.data(), start=st.integers(0, 100))
@@ -54,13 +45,14 @@ def test_ids_are_the_oracles(name: str, data: st.DataObject, start: int) -> None
     assert_as_oracle(case, spans, case.layout(spans, start), start)
     count = positions.length
     assert positions.ids.shape == (case.axes, count)
-    assert positions.ids.dtype == (torch.int64 if case.exact else torch.float32)
+    assert positions.ids.is_floating_point() != case.exact
     assert [case.layout.tokens(span) for span in spans] == [case.layout([span]).length for span in spans]
     assert positions.text.tolist() == list(range(count))
     assert positions.segments.tolist() == [0] * count
     assert positions.end.slot == count + (0 if positions.planned is None else positions.planned.shape[1])
 
 
+@pytest.mark.evidence("swap")
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.swapped])
 @quick
 @given(data=st.data())
@@ -77,6 +69,15 @@ def test_swapped_rows_and_columns_are_noticed(name: str, data: st.DataObject) ->
         assert_as_oracle(case, spans, swapped)
 
 
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.swapped])
+@quick
+@given(data=st.data())
+def test_layouts_without_rows_and_columns_have_one_value_on_all_axes(name: str, data: st.DataObject) -> None:
+    ids = CASES[name].layout(data.draw(CASES[name].prompts())).ids
+    assert torch.equal(ids, ids[:1].expand_as(ids))
+
+
+@pytest.mark.evidence("shapes")
 @every_layout
 @quick
 @given(data=st.data(), size=st.integers(1, 9))
@@ -91,6 +92,7 @@ def test_chunks_are_the_whole(name: str, data: st.DataObject, size: int) -> None
         assert_same(chunk, whole.take(index[number * size : (number + 1) * size]))
 
 
+@pytest.mark.evidence("shapes")
 @every_layout
 @quick
 @given(data=st.data())
@@ -111,6 +113,7 @@ def test_going_on_from_an_earlier_turn_is_the_whole(name: str, data: st.DataObje
         assert a.ends == b.ends
 
 
+@pytest.mark.evidence("shapes")
 @every_layout
 @quick
 @given(data=st.data(), k=st.integers(0, 5), skip=st.integers(0, 3))
@@ -118,9 +121,13 @@ def test_decoding_is_prefilling(name: str, data: st.DataObject, k: int, skip: in
     case = CASES[name]
     spans = data.draw(case.prompts())
     short = case.layout(spans)
+    if case.alone:
+        with pytest.raises(ValueError, match="an encoder generates no tokens"):
+            short.decode(k, skip)
+        return
     decoded = short.decode(k, skip)
     assert decoded.text.tolist() == list(range(short.length + skip, short.length + skip + k))
-    if skip + k == 0 or short.planned is not None or (case.alone and short.end.pictures):
+    if skip + k == 0 or short.planned is not None:
         return
     long = case.layout([*spans, Text(skip + k)])
     assert_same(decoded, long.chunk(short.length + skip, long.length))
@@ -128,6 +135,7 @@ def test_decoding_is_prefilling(name: str, data: st.DataObject, k: int, skip: in
     assert_same(short.decode(skip + k).chunk(skip, skip + k), decoded)
 
 
+@pytest.mark.evidence("shapes")
 @every_layout
 @quick
 @given(data=st.data(), side=st.sampled_from(("left", "right")), more=st.integers(0, 5), multiple=st.integers(1, 8))
@@ -154,6 +162,7 @@ def test_padding_changes_nothing_that_is_kept(
     assert torch.equal(moved.ids[:, kept], positions.ids + 7)
 
 
+@pytest.mark.evidence("shapes")
 @every_layout
 @quick
 @given(data=st.data(), world=st.integers(1, 4), scheme=st.sampled_from(("zigzag", "contiguous")))
@@ -176,6 +185,7 @@ def test_packed_is_single_and_shards_go_back_together(name: str, data: st.DataOb
         assert_same(document, row)
 
 
+@pytest.mark.evidence("shapes")
 @every_layout
 @quick
 @given(data=st.data(), side=st.sampled_from(("left", "right")), n=st.integers(1, 3))
@@ -188,8 +198,9 @@ def test_a_batch_is_its_rows(name: str, data: st.DataObject, side: str, n: int) 
         assert torch.equal(batch.ids[:, number][:, batch.mask[number]], row.ids)
         assert batch.text[number][batch.mask[number]].tolist() == row.text.tolist()
         assert batch.offsets[number] == row.offset
-        decoded = batch.decode(2, [1] * len(rows))
-        assert torch.equal(decoded.ids[:, number], row.decode(2, 1).ids)
+        if not case.alone:  # an encoder decodes nothing
+            decoded = batch.decode(2, [1] * len(rows))
+            assert torch.equal(decoded.ids[:, number], row.decode(2, 1).ids)
     beams = batch.expand(n)
     assert torch.equal(beams.ids, batch.ids.repeat_interleave(n, dim=1))
     pieces = batch.micro_batches(2)
@@ -198,6 +209,7 @@ def test_a_batch_is_its_rows(name: str, data: st.DataObject, side: str, n: int) 
     assert torch.equal(batch.with_text[0], batch.text.to(batch.ids.dtype))
 
 
+@pytest.mark.evidence("shapes")
 @every_layout
 @quick
 @given(data=st.data())

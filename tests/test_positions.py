@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import FAMILIES, clip, sample, tiny_model
 
 import mrope
 from mrope import GridLayout, Image, Span, Text, Video
+from mrope.layouts import RasterLayout
 
 # ------------------------------------------------------------------------------------------------ against transformers
 
@@ -39,6 +42,7 @@ def assert_as_transformers(name: str, rows: list[list[Span]], side: str) -> None
     assert torch.equal(ours.mask, batch.inputs["attention_mask"].bool())
 
 
+@pytest.mark.evidence("parity")
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("rows", STILL.values(), ids=STILL.keys())
 @pytest.mark.parametrize("name", FAMILIES)
@@ -46,6 +50,7 @@ def test_images_are_placed_as_transformers_does(name: str, rows: list[list[Span]
     assert_as_transformers(name, rows, side)
 
 
+@pytest.mark.evidence("parity")
 @pytest.mark.parametrize("side", ["left", "right"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_clips_shorter_than_wide_are_placed_as_transformers_does(name: str, side: str) -> None:
@@ -57,6 +62,7 @@ def test_clips_shorter_than_wide_are_placed_as_transformers_does(name: str, side
     assert_as_transformers(name, rows, side)
 
 
+@pytest.mark.evidence("parity", "qwen3-vl")
 def test_long_clips_of_qwen3_are_placed_as_transformers_does() -> None:
     rows: list[list[Span]] = [
         [Text(3), Video((20, 4, 6), stamp=8), Text(3)],
@@ -65,15 +71,37 @@ def test_long_clips_of_qwen3_are_placed_as_transformers_does() -> None:
     assert_as_transformers("qwen3-vl", rows, "left")
 
 
+@pytest.mark.evidence("parity", "qwen2.5-vl")
 @pytest.mark.filterwarnings("ignore:.*temporal steps share")
 @pytest.mark.parametrize("fps", [0.5, 1, 1.3, 1.5, 2, 2.3, 3, 3.7, 5, 23.976, 29.97, 30])
 def test_times_are_truncated_to_the_bit_as_transformers_does(fps: float) -> None:
     assert_as_transformers("qwen2.5-vl", [[Text(5), Video((300, 2, 4), seconds=2 / fps)]], "left")
 
 
+@pytest.mark.evidence("parity", "RasterLayout")
+def test_a_model_without_axes_counts_tokens_as_the_raster_does() -> None:
+    sizes: dict[str, Any] = dict.fromkeys(("hidden_size", "intermediate_size"), 16)
+    sizes |= dict.fromkeys(("num_hidden_layers", "num_attention_heads"), 2)
+    words: dict[str, Any] = {"image_token_id": 60}
+    config = transformers.LlavaConfig(
+        vision_config=transformers.CLIPVisionConfig(**sizes, image_size=42, patch_size=14),
+        text_config=transformers.LlamaConfig(**sizes, vocab_size=64),
+        **words,
+    )
+    model: Any = transformers.LlavaModel(config)
+    seen: list[torch.Tensor] = []
+    model.language_model.rotary_emb.register_forward_pre_hook(
+        lambda module, args, kwargs: seen.append(kwargs["position_ids"]), with_kwargs=True
+    )
+    model(input_ids=torch.tensor([[1, 2, *[60] * 9, 3]]), pixel_values=torch.zeros(1, 3, 42, 42))
+    ours = RasterLayout(merge=1)([Text(2), Image((1, 3, 3)), Text(1)])
+    assert torch.equal(seen[0].expand(3, -1), ours.ids)
+
+
 # ---------------------------------------------------------------------------------------------------- worked by hand
 
 
+@pytest.mark.evidence("worked", "qwen2-vl", "qwen2.5-vl")
 def test_the_image_advances_text_by_its_longer_side() -> None:
     # 640 x 480 becomes 23 wide x 17 high = 391 tokens: text 0..3, rows 4..20, columns 4..26, next text 27.
     for name in ("qwen2-vl", "qwen2.5-vl"):
@@ -86,10 +114,12 @@ def test_the_image_advances_text_by_its_longer_side() -> None:
         assert ids[:, -1].tolist() == [27, 27, 27]
 
 
+@pytest.mark.evidence("worked", "qwen2.5-vl")
 def test_the_time_of_a_still_image_is_never_scaled() -> None:
     assert mrope.family("qwen2.5-vl").positions(["text:4", "image:1x8x12"]).ids[0, 4:].unique().tolist() == [4]
 
 
+@pytest.mark.evidence("worked")
 @pytest.mark.parametrize(
     ("name", "video", "following"),
     [
@@ -103,6 +133,7 @@ def test_text_follows_a_long_clip_at_the_largest_position_plus_one(name: str, vi
     assert positions.ids[0, 6:-2].max() == following - 1
 
 
+@pytest.mark.evidence("worked", "qwen2.5-vl")
 def test_a_long_clip_of_qwen25() -> None:
     positions = mrope.family("qwen2.5-vl").positions(["text:15", "video:84x24x32@2.0", "text:1"])
     assert positions.ids[0, 15:-1].unique().tolist() == list(range(15, 348, 4))
@@ -110,17 +141,20 @@ def test_a_long_clip_of_qwen25() -> None:
     assert positions.offset == 349 - (15 + 84 * 12 * 16 + 1)
 
 
+@pytest.mark.evidence("worked", "qwen2.5-vl")
 def test_fractional_seconds_are_truncated_after_the_product() -> None:
     ids = mrope.family("qwen2.5-vl").positions([Video((4, 2, 2), seconds=2 / 1.5)]).ids
     assert ids[0].tolist() == [0, 2, 5, 8]
 
 
+@pytest.mark.evidence("worked", "qwen2.5-vl")
 def test_steps_that_share_ids_warn() -> None:
     with pytest.warns(UserWarning, match=r"12 temporal steps share 9 ids"):
         ids = mrope.family("qwen2.5-vl").positions([Video((12, 2, 2), seconds=2 / 5)]).ids
     assert ids[0].tolist() == [0, 0, 1, 2, 3, 4, 4, 5, 6, 7, 8, 8]
 
 
+@pytest.mark.evidence("worked", "qwen3-vl")
 def test_each_stamped_step_is_text_and_an_image() -> None:
     positions = mrope.family("qwen3-vl").positions(["text:1", "video:2x4x6+2", "text:1"])
     assert positions.ids.tolist() == [
@@ -130,6 +164,7 @@ def test_each_stamped_step_is_text_and_an_image() -> None:
     ]
 
 
+@pytest.mark.evidence("worked", "qwen3-vl")
 def test_a_clip_of_twenty_steps_is_twenty_images() -> None:
     family = mrope.family("qwen3-vl")
     apart = family.positions([span for _ in range(20) for span in ("text:8", "image:1x18x32")])
@@ -137,6 +172,7 @@ def test_a_clip_of_twenty_steps_is_twenty_images() -> None:
     assert apart.length == 20 * (8 + 144)
 
 
+@pytest.mark.evidence("worked", "qwen2.5-vl")
 def test_slot_and_position_are_two_counters() -> None:
     positions = mrope.family("qwen2.5-vl").positions(["text:15", "image:1x32x32"])  # 448 x 448 pixels
     assert (positions.length, positions.next) == (271, 31)
@@ -203,6 +239,7 @@ def prompts(draw: st.DrawFn, layout: GridLayout) -> list[Span]:
     return draw(st.lists(st.one_of(st.builds(Text, st.integers(1, 6)), images, videos[layout.time]), max_size=6))
 
 
+@pytest.mark.evidence("oracle")
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS.keys())
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), start=st.integers(-5, 100), k=st.integers(0, 4))
@@ -235,6 +272,7 @@ def test_any_prompt(layout: GridLayout, data: st.DataObject, start: int, k: int)
         assert not padded.shift(start).ids[:, ~kept].any()
 
 
+@pytest.mark.evidence("shapes", "qwen2-vl")
 def test_a_batch_decodes_each_row_from_its_own_offset() -> None:
     family = mrope.family("qwen2-vl")
     rows = [family.positions(spans) for spans in (["text:3", "image:1x4x12", "text:2"], ["text:4"])]

@@ -156,19 +156,22 @@ WORKED: dict[str, tuple[Layout, Span, list[tuple[float, ...]], float]] = {
 }
 
 
+@pytest.mark.evidence("worked")
 @pytest.mark.parametrize(
     ("layout", "span", "tokens", "following"),
     [*PUBLISHED.values(), *WORKED.values()],
     ids=[*(f"published {name}" for name in PUBLISHED), *WORKED],
 )
 def test_examples(layout: SpanLayout, span: Span, tokens: list[tuple[float, ...]], following: float) -> None:
-    torch.testing.assert_close(torch.tensor(block(layout, span)), torch.tensor(tokens, dtype=layout([]).ids.dtype))
+    dtype = layout([]).ids.dtype
+    torch.testing.assert_close(torch.tensor(block(layout, span), dtype=dtype), torch.tensor(tokens, dtype=dtype))
     positions = layout([Text(3), span, Text(2)])
     assert positions.ids[:, :3].tolist() == [[0, 1, 2]] * positions.ids.shape[0]
     assert positions.ids[:, -2:].tolist() == [[following, following + 1]] * positions.ids.shape[0]
     assert positions.next == following + 2
 
 
+@pytest.mark.evidence("worked", "ResetLayout")
 def test_the_token_that_closes_a_picture_clears_it_on_all_axes_and_text_goes_on_behind() -> None:
     closing, text = ResetLayout()([Text(3), IMAGE, Text(2)]).ids[:, -2:].T.tolist()
     assert closing == [6, 6, 6]
@@ -200,25 +203,6 @@ def test_hope_tells_frames_apart_by_the_temporal_axis_alone() -> None:
     assert first[0, 3] != second[0, 0]
 
 
-def test_text_without_rows_and_columns_stays_so_through_all_that_is_done_to_it() -> None:
-    positions = ResetLayout(text_spatial="zero")([Text(2), IMAGE, Text(1)])
-    assert positions.ids.T.tolist() == [
-        [0, 0, 0], [1, 0, 0],
-        [2, 0, 0], [2, 0, 1], [2, 0, 2], [2, 1, 0], [2, 1, 1], [2, 1, 2],
-        [5, 0, 0],
-    ]  # fmt: skip
-    generated = [[6, 7, 8], [0, 0, 0], [0, 0, 0]]
-    assert positions.decode(3).ids.tolist() == generated
-    assert positions.decode(1, skip=2).ids.tolist() == [[8], [0], [0]]
-    assert positions.decode(1).decode(2).ids[0].tolist() == [7, 8]
-    assert positions.decode(1).decode(2).ids[1:].tolist() == [[0, 0]] * 2
-    for kept in (positions.pad(12), positions.chunk(0, 4), positions.take(torch.tensor([1, 3])), positions.to("cpu")):
-        assert kept.decode(3).ids.tolist() == generated
-    moved = positions.shift(10)
-    assert torch.equal(moved.decode(3).ids, torch.tensor(generated) + 10)
-    assert torch.equal(moved.ids, positions.ids + 10)
-
-
 def refusal(change: Callable[[], Any]) -> str:
     with pytest.raises((ValueError, TypeError)) as raised:
         change()
@@ -246,7 +230,6 @@ def made_with(layout: SpanLayout, **parameters: Any) -> Callable[[], None]:
         (ResetLayout(), {"scale": (1, 1, float("inf"))}, "scale w is inf; expected a finite number above 0"),
         (ResetLayout(), {"scale": ("a", 1, 1)}, "scale t is 'a'; expected a number"),
         (ResetLayout(), {"origin": "end"}, "origin is 'end'; expected one of zero, start"),
-        (ResetLayout(), {"text_spatial": "none"}, "text_spatial is 'none'; expected one of equal, zero"),
         (VideoRopeLayout(), {"merge": 1.5}, "merge is 1.5; expected a whole number"),
         (VideoRopeLayout(), {"delta": -1}, "delta is -1; expected a finite number above 0"),
         (VideoRopeLayout(), {"advance": "last"}, "advance is 'last'; expected one of code, paper"),

@@ -41,6 +41,7 @@ def image(rows: int, cols: int) -> Image:
 # ------------------------------------------------------------------------------------------------------------- rings
 
 
+@pytest.mark.evidence("worked", "RingLayout")
 @pytest.mark.parametrize(
     ("kind", "rows", "cols", "wanted", "following"),
     [
@@ -63,6 +64,7 @@ def test_rings_by_hand(kind: Any, rows: int, cols: int, wanted: str, following: 
     assert positions.next == following + 2
 
 
+@pytest.mark.evidence("worked", "RingLayout")
 def test_the_papers_picture_takes_as_many_positions_as_the_released_codes_say() -> None:
     for kind, growth in (("chebyshev", 12), ("manhattan", 23)):
         assert RingLayout(kind=kind)([Text(3), image(24, 24)]).next == 3 + growth  # pyright: ignore[reportArgumentType]
@@ -101,6 +103,7 @@ def slow_mask(positions: Positions) -> list[list[bool]]:
     return mask
 
 
+@pytest.mark.evidence("oracle")
 @pytest.mark.parametrize("layout", [RingLayout(), RingLayout(kind="manhattan"), PypeLayout(layers=4, jump=1)])
 @settings(max_examples=25, deadline=None)
 @given(data=st.data())
@@ -113,6 +116,7 @@ def test_the_mask_is_the_definition(layout: RingLayout | PypeLayout, data: st.Da
         assert of_layer.mask().tolist() == slow_mask(of_layer)
 
 
+@pytest.mark.evidence("worked", "RingLayout")
 def test_the_mask_of_a_square_picture_by_hand() -> None:
     mask = RingLayout()([Text(1), image(3, 3), Text(1)]).mask()
     border, centre = [1, 2, 3, 4, 6, 7, 8, 9], 5
@@ -123,6 +127,7 @@ def test_the_mask_of_a_square_picture_by_hand() -> None:
     assert mask[10].all()
 
 
+@pytest.mark.evidence("shapes", "RingLayout")
 @quick
 @given(data=st.data())
 def test_a_later_turn_sees_what_it_saw_in_the_whole(data: st.DataObject) -> None:
@@ -136,6 +141,7 @@ def test_a_later_turn_sees_what_it_saw_in_the_whole(data: st.DataObject) -> None
 # ----------------------------------------------------------------------------------------------- rings, by layer
 
 
+@pytest.mark.evidence("worked", "PypeLayout")
 def test_pype_by_hand() -> None:
     spans = [Text(3), image(5, 6), image(3, 3), Text(2)]
     positions = PypeLayout(layers=7, jump=2)(spans)
@@ -162,6 +168,7 @@ def test_pype_by_hand() -> None:
         positions.layer(7)
 
 
+@pytest.mark.evidence("worked", "PypeLayout")
 def test_pype_as_released() -> None:
     # 24 x 24 tokens, 32 layers: k = min(l // J + 1, 12), P = 13 - k, ids up to P - 1, text goes on at s + P.
     for jump in (1, 2, 3):
@@ -175,6 +182,7 @@ def test_pype_as_released() -> None:
         assert torch.equal(positions.layer(0).ids, RingLayout()([Text(5), image(24, 24), Text(1)]).ids)
 
 
+@pytest.mark.evidence("oracle", "PypeLayout")
 @quick
 @given(data=st.data(), layer=st.integers(0, 6), start=st.integers(0, 50))
 def test_each_layer_of_pype_is_the_oracles(data: st.DataObject, layer: int, start: int) -> None:
@@ -186,6 +194,7 @@ def test_each_layer_of_pype_is_the_oracles(data: st.DataObject, layer: int, star
     assert of_layer.next == following
 
 
+@pytest.mark.evidence("shapes", "PypeLayout")
 def test_layers_stay_together_in_batches_and_packed_rows() -> None:
     layout = PypeLayout(layers=3, jump=1)
     rows = [layout([Text(2), image(5, 5), Text(1)]), layout([image(3, 4)]), layout([Text(4)])]
@@ -209,6 +218,7 @@ def on_circle(turn: float, radius: float = 10) -> list[float]:
     return [radius * 2 * sin * SIXTH, radius * (cos * HALF - sin * SIXTH), radius * (-cos * HALF - sin * SIXTH)]
 
 
+@pytest.mark.evidence("worked")
 @pytest.mark.parametrize(
     ("layout", "rows", "cols", "turns"),
     [
@@ -228,15 +238,16 @@ def on_circle(turn: float, radius: float = 10) -> list[float]:
 )
 def test_the_circle_by_hand(layout: CircleLayout, rows: int, cols: int, turns: list[float]) -> None:
     positions = layout([Text(3), image(rows, cols), Text(2)])
-    wanted = torch.tensor([on_circle(turn) for turn in turns]).T + 3
-    assert positions.ids.dtype == torch.float32
+    wanted = torch.tensor([on_circle(turn) for turn in turns], dtype=torch.float64).T + 3
+    assert positions.ids.dtype == torch.float64
     torch.testing.assert_close(positions.ids[:, 3:-2], wanted, rtol=1e-6, atol=1e-5)
     following = 1 + float(wanted.max())
-    text = torch.tensor([following, following + 1]).expand(3, -1)
+    text = torch.tensor([following, following + 1], dtype=torch.float64).expand(3, -1)
     torch.testing.assert_close(positions.ids[:, -2:], text, rtol=1e-6, atol=1e-5)
     assert positions.next == pytest.approx(following + 2, abs=1e-5)
 
 
+@pytest.mark.evidence("worked", "CircleLayout")
 def test_all_tokens_of_a_picture_are_equally_far_from_any_text() -> None:
     # The paper's per-token distance is 0, for 9 tokens of a picture and 5 of text.
     ids = CircleLayout()([Text(5), image(3, 3)]).ids.double()
@@ -247,6 +258,7 @@ def test_all_tokens_of_a_picture_are_equally_far_from_any_text() -> None:
     torch.testing.assert_close(picture.sum(dim=0), torch.full((9,), 15.0).double(), rtol=1e-6, atol=1e-5)
 
 
+@pytest.mark.evidence("worked", "CircleLayout")
 @pytest.mark.parametrize(("rows", "cols", "largest"), [(3, 5, 2), (5, 3, 2), (2, 4, 1.5), (1, 1, 0)])
 @pytest.mark.parametrize("factor", [None, 2, 0.5])
 def test_a_radius_that_goes_by_the_size(rows: int, cols: int, largest: float, factor: float | None) -> None:
@@ -255,6 +267,7 @@ def test_a_radius_that_goes_by_the_size(rows: int, cols: int, largest: float, fa
     torch.testing.assert_close(ids.norm(dim=0), wanted, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.evidence("worked", "CircleLayout")
 @pytest.mark.parametrize(
     ("layers", "alternate", "circles"),
     [
@@ -292,6 +305,7 @@ def test_each_kind_of_layer_goes_on_from_its_own_end() -> None:
 # ---------------------------------------------------------------------------------------------------------- anchored
 
 
+@pytest.mark.evidence("worked", "AnchoredLayout")
 def test_anchors_by_hand() -> None:
     layout = AnchoredLayout(GridLayout())
     first = layout([Text(1), Text(2), image(2, 3), image(1, 2), Text(2)])
@@ -311,6 +325,7 @@ def test_anchors_by_hand() -> None:
     assert held(nothing.query).shape == (3, 0)
 
 
+@pytest.mark.evidence("worked", "AnchoredLayout")
 def test_each_step_of_a_clip_with_text_between_its_steps_is_a_segment() -> None:
     layout = AnchoredLayout(GridLayout(time="stamps"))
     positions = layout([Text(2), Video((3, 2, 4), stamp=(1, 0, 2)), Text(1)])
@@ -335,6 +350,7 @@ def anchors(spans: list[Span], case: Case, start: float) -> list[float]:
     return found
 
 
+@pytest.mark.evidence("oracle", "AnchoredLayout")
 @quick
 @given(data=st.data(), start=st.integers(0, 50))
 def test_anchors_are_the_oracles(data: st.DataObject, start: int) -> None:
@@ -357,6 +373,7 @@ def test_a_base_whose_layers_differ_has_anchors_in_each() -> None:
     assert held(second.layer(1).query).tolist() == [[4, 7, 7, 9]] * 3
 
 
+@pytest.mark.evidence("shapes", "AnchoredLayout")
 def test_queries_are_the_same_in_batches_and_packed_rows() -> None:
     layout = AnchoredLayout(GridLayout())
     rows = [layout([Text(2), image(2, 2), Text(1)]), layout([image(1, 3)])]
