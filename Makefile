@@ -6,7 +6,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint reader study clean
+.PHONY: help demo test lint reader study bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ reader: $(VENV)/.installed ## train the reader that ships again, into out/reader
 
 study: $(VENV)/.installed ## train the reader's twins over several seeds and compare them
 	$(BIN)/mrope reader study
+
+bench: $(VENV)/.installed-test ## time positions beside transformers, 2 minutes, into out/positions.json
+	$(BIN)/python benchmarks/positions.py --json $(OUT)/positions.json
 
 clean: ## remove the environment and everything that the targets wrote
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
