@@ -124,8 +124,8 @@ def plain_loop(features: Sequence[tuple[int, tuple[int, int, int]]], length: int
 
 
 def _tensors(positions: Positions) -> list[Tensor]:
-    """What takes memory: the segments of one document are zeros, which take none until they are written."""
-    return [positions.ids, positions.text]
+    """What takes memory, as in the others the ids alone: slots and segments are made when they are first read."""
+    return [positions.ids]
 
 
 def _from_types(inputs: dict[str, Any], config: Any) -> Tensor:

@@ -6,15 +6,17 @@ Letters: N tokens, T temporal steps, H and W the merged grid (one token a cell).
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from mrope.checks import Number, one_of, positive, whole
-from mrope.layouts.layout import SpanLayout, Traits, fill_cells, name_of
-from mrope.positions import End
-from mrope.spans import Grid, Image, Video
+from mrope.layouts.layout import SpanLayout, Traits, check_total, fill_cells, name_of
+from mrope.positions import End, Positions
+from mrope.spans import Grid, Image, Span, Text, Video
 
 Time = Literal["index", "seconds", "stamps"]
 Advance = Literal["largest", "side"]
@@ -82,6 +84,47 @@ class GridLayout(SpanLayout):
         t, rows, cols = self.grid(span)
         stamps = span.stamp if isinstance(span, Video) and span.stamp else 0
         return t * rows * cols + (stamps * t if isinstance(stamps, int) else sum(stamps))
+
+    def __call__(self, spans: Sequence[Span], start: Number | Positions = 0) -> Positions:
+        """The positions of `spans`, in the order of the prompt: see `Layout`.
+
+        Raises:
+            ValueError: a span does not fit the layout.
+        """
+        if any(isinstance(span, Video) for span in spans):
+            return SpanLayout.__call__(self, spans, start)
+        # Text and pictures, the usual case: no more than the writing of their ids.
+        end = self.start_of(start)
+        sizes = [(span.length, 0) if isinstance(span, Text) else self._picture(span) for span in spans]
+        counts = [rows * cols or rows for rows, cols in sizes]  # text has no columns
+        check_total(sum(counts))
+        ids = np.empty((3, sum(counts)), dtype=np.int64)
+        line = np.arange(end.next, end.next + sum(map(max, sizes)))
+        done = at = run = pictures = 0
+        for (rows, cols), count in zip(sizes, counts, strict=True):
+            behind = done + count
+            if cols:
+                ids[0, done:behind] = line[at]
+                cells = ids[1:, done:behind].reshape(2, rows, cols)
+                cells[0] = line[at : at + rows, None]
+                cells[1] = line[at : at + cols]
+                at += rows if rows > cols else cols
+                run = at
+                pictures += 1
+            else:
+                ids[:, done:behind] = line[at : at + count]
+                at += count
+            done = behind
+        run = end.next + run if pictures else end.run
+        end = End(end.next + at, end.slot + done, end.pictures + pictures, run)
+        return Positions.of_document(torch.from_numpy(ids), end)
+
+    def _picture(self, span: Span) -> tuple[int, int]:
+        """(H, W) of a still image."""
+        if not isinstance(span, Image):
+            raise self.refuse(span)
+        _, rows, cols = SpanLayout.grid(self, span)
+        return rows, cols
 
     def place(self, block: np.ndarray, span: Any, end: End) -> Number:
         """See `SpanLayout.place`."""

@@ -115,8 +115,7 @@ class SpanLayout(ABC):
         end = self.start_of(start)
         first = end.slot
         counts = [self.tokens(span) for span in spans]
-        if sum(counts) > MOST:
-            raise ValueError(f"these spans take {sum(counts)} tokens; expected at most {MOST}")
+        check_total(sum(counts))
         ids = np.empty((self.axes, sum(counts)), dtype=self.dtype)
         done, pictures, following, run = 0, end.pictures, end.next, end.run
         for span, count in zip(spans, counts, strict=True):
@@ -129,13 +128,7 @@ class SpanLayout(ABC):
                 following = run = self.place(block, span, at)
                 pictures += isinstance(span, (Image, Video, Sliced))
             done += count
-        text = torch.arange(first, first + done)
-        return Positions(
-            ids=torch.from_numpy(ids),
-            text=text,
-            segments=torch.from_numpy(np.zeros(done, dtype=np.int64)),  # zeroed pages come free of cost
-            ends=(End(following, first + done, pictures, run),),
-        )
+        return Positions.of_document(torch.from_numpy(ids), End(following, first + done, pictures, run))
 
     def start_of(self, start: Number | Positions) -> End:
         """Where a prompt begins.
@@ -148,13 +141,13 @@ class SpanLayout(ABC):
             if len(start.ids) != self.axes:
                 raise ValueError(f"start has {len(start.ids)} axes; {type(self).__name__} has {self.axes}")
             end = start.end
-        elif isinstance(start, Real) and math.isfinite(start):
+        elif isinstance(start, (int, float, Real)) and math.isfinite(start):
             end = End(next=start, run=start)
         else:
             raise TypeError(f"start is {start!r}; expected a finite number, or the Positions of an earlier turn")
         if abs(end.next) > MOST:
             raise ValueError(f"start is {end.next}; expected at most {MOST} on either side of 0")
-        if self.dtype is not np.int64:
+        if self.dtype is not np.int64 or isinstance(end.next, int):
             return end
         if end.next != int(end.next):
             raise ValueError(f"start is {end.next}; the positions of {type(self).__name__} are whole numbers")
@@ -182,6 +175,12 @@ class SpanLayout(ABC):
         if not isinstance(span, get_args(Span)):
             raise TypeError(f"span is {span!r}; expected one of {', '.join(kind.__name__ for kind in get_args(Span))}")
         return ValueError(f"{name_of(span)} has no place in {type(self).__name__}{because and ': '}{because}")
+
+
+def check_total(tokens: int) -> None:
+    """Refuse more tokens than can be counted."""
+    if tokens > MOST:
+        raise ValueError(f"these spans take {tokens} tokens; expected at most {MOST}")
 
 
 def name_of(span: Span) -> str:
