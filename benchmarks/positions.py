@@ -129,10 +129,9 @@ def _tensors(positions: Positions) -> list[Tensor]:
 
 
 def _from_types(inputs: dict[str, Any], config: Any) -> Tensor:
-    from mrope.hf import batch_positions, layout_of, read_spans
+    from mrope.hf import read_positions
 
-    mask = inputs["attention_mask"] != 0
-    return batch_positions(read_spans(inputs, config), mask, layout=layout_of(config, VERSION))
+    return read_positions(inputs, config, layout=VERSION)
 
 
 # ------------------------------------------------------------------------------------------------------------ prompts

@@ -12,7 +12,7 @@ from tiny_models import FAMILIES, Sample, clip, sample, tiny_config
 
 import mrope
 from mrope import Image, Text, Video
-from mrope.hf import batch_spans, plug, token_kinds
+from mrope.hf import batch_positions, batch_spans, plug, read_positions, read_spans, token_kinds
 
 TWO = [[Text(4), Image((1, 4, 6)), Text(3), Image((1, 6, 8)), Text(3)]]
 
@@ -186,3 +186,31 @@ def test_wrong_seconds_are_refused() -> None:
     made.inputs["second_per_grid_ts"] = torch.tensor([1.0, 2.0])
     with pytest.raises(ValueError, match="2 entries for 1 clips"):
         index(made, "qwen2.5-vl")
+
+
+@pytest.mark.parametrize("types", [True, False], ids=["token types", "placeholders"])
+def test_ids_read_at_once_are_those_read_by_spans(types: bool) -> None:
+    config = tiny_config("qwen3-vl")
+    beside = [Text(2), Image((1, 4, 6)), Image((1, 6, 4)), Text(1)]  # one run of two pictures: read by spans
+    for rows in ([TWO[0], [Text(3)]], [beside, TWO[0]], [[Text(2), clip("qwen3-vl", (3, 2, 4)), Text(1)]]):
+        for side in ("left", "right"):
+            made = sample("qwen3-vl", rows, side=side)
+            if not types:
+                del made.inputs[TYPES]
+            by_spans = batch_positions(
+                read_spans(made.inputs, config),
+                made.inputs["attention_mask"].bool(),
+                layout=mrope.GridLayout(time="stamps"),
+            )
+            assert torch.equal(read_positions(made.inputs, config), by_spans)
+
+
+@pytest.mark.parametrize("spoil", [cut_inside, cut_off, without_grids, without_one_grid, other_order, odd_grid])
+def test_what_does_not_fit_is_refused_at_once_in_the_same_words(spoil: Callable[[dict[str, Any]], None]) -> None:
+    made, config = sample("qwen2-vl", TWO), tiny_config("qwen2-vl")
+    spoil(made.inputs)
+    with pytest.raises(ValueError) as by_spans:  # noqa: PT011
+        read_spans(made.inputs, config)
+    with pytest.raises(ValueError) as at_once:  # noqa: PT011
+        read_positions(made.inputs, config)
+    assert str(at_once.value) == str(by_spans.value)

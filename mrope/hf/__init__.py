@@ -2,7 +2,7 @@
 
 from mrope.hf.batch import batch_positions, batch_spans, token_kinds
 from mrope.hf.plugging import Plugged, plug, unplug
-from mrope.hf.reading import layout_of, read_spans, take_rows
+from mrope.hf.reading import layout_of, read_positions, read_spans, take_rows
 
 __all__ = [
     "Plugged",
@@ -10,6 +10,7 @@ __all__ = [
     "batch_spans",
     "layout_of",
     "plug",
+    "read_positions",
     "read_spans",
     "take_rows",
     "token_kinds",

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from mrope.families import Family, family, family_names
@@ -21,6 +22,7 @@ from mrope.hf.batch import (
     TEXT,
     VIDEO,
     Supply,
+    batch_positions,
     batch_spans,
     check_kinds,
     check_mask,
@@ -28,6 +30,7 @@ from mrope.hf.batch import (
     runs_of,
     token_kinds,
 )
+from mrope.hf.runs import grid_ids
 from mrope.layouts import CanvasLayout, GenerationLayout, GridLayout, OmniLayout, PageLayout, SpanLayout, XdLayout
 from mrope.spans import Audio, Grid, Image, Sliced, Span, Target, Text, Video
 
@@ -110,6 +113,45 @@ def read_spans(inputs: Mapping[str, Any], config: Any) -> list[list[Span]]:
         return _page_spans(inputs, mask, kinds, layout)
     media = {key: inputs.get(key) for key in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")}
     return batch_spans(kinds, mask, layout=layout, **media)
+
+
+def read_positions(
+    inputs: Mapping[str, Any], config: Any, *, layout: str = "trained"
+) -> Int64[Tensor, "a b n"] | Float[Tensor, "a b n"]:
+    """The ids (A, B, N) of a batch of a transformers model, 0 in padding: what it takes as `position_ids`.
+
+    Args:
+        inputs: as `read_spans` takes them.
+        config: the model's configuration.
+        layout: "trained", or the rule of a library version: see `Family.positions`.
+
+    Raises:
+        TypeError: the model is none of ours.
+        ValueError: as `read_spans`, or there is no such layout.
+    """
+    rule = layout_of(config, layout)
+    tokens, mask = _tokens(inputs)
+    if isinstance(rule, GridLayout):
+        kinds = _kinds_at_once(inputs, tokens, mask, config)
+        ids = None if kinds is None else grid_ids(kinds, mask.cpu().numpy(), rule, inputs)
+        if ids is not None:
+            return torch.from_numpy(ids).to(tokens.device)
+    return batch_positions(read_spans(inputs, config), mask, layout=rule)
+
+
+def _kinds_at_once(inputs: Mapping[str, Any], tokens: Tensor, mask: Tensor, config: Any) -> np.ndarray | None:
+    """(B, N) the kind of each token; None where token types and placeholders must be looked at one by one."""
+    words, types = tokens.cpu().numpy(), inputs.get("mm_token_type_ids")
+    images, videos = words == config.image_token_id, words == getattr(config, "video_token_id", None)
+    if getattr(config, "video_start_token_id", None) is not None and inputs.get("video_grid_thw") is not None:
+        return None  # a clip may use the placeholder of pictures
+    if types is None:
+        return images * np.int8(IMAGE) + videos * np.int8(VIDEO)
+    kinds = torch.as_tensor(types).cpu().numpy()
+    if kinds.shape != words.shape:
+        return None
+    wrong = ((kinds == IMAGE) != images) | ((kinds == VIDEO) != videos)
+    return None if (wrong & mask.cpu().numpy()).any() else kinds
 
 
 def _tokens(inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
