@@ -99,7 +99,10 @@ class Prompt:
             return lambda: _tensors(record.positions(self.spans, layout=VERSION))
         model, inputs = self.model, self.inputs
         if contender == TYPES:
-            return lambda: [_from_types(inputs, model.config)]
+            from mrope.hf import layout_of, read_positions
+
+            layout = layout_of(model.config, VERSION)
+            return lambda: [read_positions(inputs, model.config, layout=layout)]
         if contender == LOOP:
             features, length = self.features, inputs["input_ids"].shape[1]
             return lambda: [plain_loop(features, length)]
@@ -126,12 +129,6 @@ def plain_loop(features: Sequence[tuple[int, tuple[int, int, int]]], length: int
 def _tensors(positions: Positions) -> list[Tensor]:
     """What takes memory, as in the others the ids alone: slots and segments are made when they are first read."""
     return [positions.ids]
-
-
-def _from_types(inputs: dict[str, Any], config: Any) -> Tensor:
-    from mrope.hf import read_positions
-
-    return read_positions(inputs, config, layout=VERSION)
 
 
 # ------------------------------------------------------------------------------------------------------------ prompts

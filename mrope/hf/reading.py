@@ -116,20 +116,21 @@ def read_spans(inputs: Mapping[str, Any], config: Any) -> list[list[Span]]:
 
 
 def read_positions(
-    inputs: Mapping[str, Any], config: Any, *, layout: str = "trained"
+    inputs: Mapping[str, Any], config: Any, *, layout: str | SpanLayout = "trained"
 ) -> Int64[Tensor, "a b n"] | Float[Tensor, "a b n"]:
     """The ids (A, B, N) of a batch of a transformers model, 0 in padding: what it takes as `position_ids`.
 
     Args:
         inputs: as `read_spans` takes them.
         config: the model's configuration.
-        layout: "trained", or the rule of a library version: see `Family.positions`.
+        layout: "trained", or the rule of a library version: see `Family.positions`. Or what `layout_of` made of the
+            configuration, which a loop makes once.
 
     Raises:
         TypeError: the model is none of ours.
         ValueError: as `read_spans`, or there is no such layout.
     """
-    rule = layout_of(config, layout)
+    rule = layout_of(config, layout) if isinstance(layout, str) else layout
     tokens, mask = _tokens(inputs)
     if isinstance(rule, GridLayout):
         kinds = _kinds_at_once(inputs, tokens, mask, config)

@@ -13,6 +13,9 @@ import numpy as np
 
 from mrope.hf.batch import IMAGE, TEXT, VIDEO, grids_of
 from mrope.layouts import GridLayout
+from mrope.layouts.grid import write_still
+
+_LARGE = 150  # tokens a run, from which on it is faster to write run by run
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +66,7 @@ def grid_ids(kinds: np.ndarray, mask: np.ndarray, layout: GridLayout, inputs: Ma
 
 
 def _runs(kinds: np.ndarray, mask: np.ndarray) -> _Runs:
-    kept, counts = kinds[mask], mask.sum(axis=1)
+    kept, counts = kinds.reshape(-1) if mask.all() else kinds[mask], mask.sum(axis=1)
     edges = np.ones(len(kept), dtype=bool)
     edges[1:] = kept[1:] != kept[:-1]
     starts = np.cumsum(counts) - counts
@@ -76,6 +79,23 @@ def _runs(kinds: np.ndarray, mask: np.ndarray) -> _Runs:
 
 def _placed(runs: _Runs, grids: np.ndarray, takes: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """(3, B, N) the ids, each row from 0; 0 in padding."""
+    placed = np.zeros((3, *mask.shape), dtype=np.int64)
+    if (
+        (grids[:, 0] == 1).all()
+        and (takes == grids[:, 1:].max(axis=1)).all()
+        and len(runs.lengths) * _LARGE < mask.size
+    ):
+        sizes = np.where(runs.kinds[:, None] == TEXT, (1, 0), 1) * grids[:, 1:]
+        bounds = np.searchsorted(runs.rows, np.arange(len(mask) + 1))
+        for row, kept in enumerate(mask):
+            own = [(rows, cols) for rows, cols in sizes[bounds[row] : bounds[row + 1]].tolist()]
+            if kept.all():
+                write_still(placed[:, row], own, 0)
+            else:
+                ids = np.empty((3, int(kept.sum())), dtype=np.int64)
+                write_still(ids, own, 0)
+                placed[:, row, kept] = ids
+        return placed
     ends = takes.cumsum()
     first = np.searchsorted(runs.rows, runs.rows)  # the first run of each run's row
     origins = ends - takes - (ends - takes)[first]
@@ -96,7 +116,6 @@ def _placed(runs: _Runs, grids: np.ndarray, takes: np.ndarray, mask: np.ndarray)
     np.add(origin, row, out=ids[1])
     np.add(origin, local - row * cols + diagonal, out=ids[2])
     if mask.all():
-        return ids.reshape(3, *mask.shape)
-    placed = np.zeros((3, *mask.shape), dtype=np.int64)
+        return ids.reshape(placed.shape)
     placed[:, mask] = ids
     return placed

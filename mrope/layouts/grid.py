@@ -91,32 +91,19 @@ class GridLayout(SpanLayout):
         Raises:
             ValueError: a span does not fit the layout.
         """
-        if any(isinstance(span, Video) for span in spans):
-            return SpanLayout.__call__(self, spans, start)
-        # Text and pictures, the usual case: no more than the writing of their ids.
+        sizes: list[tuple[int, int]] = []
+        for span in spans:
+            if isinstance(span, Video):
+                return SpanLayout.__call__(self, spans, start)
+            sizes.append((span.length, 0) if isinstance(span, Text) else self._picture(span))
         end = self.start_of(start)
-        sizes = [(span.length, 0) if isinstance(span, Text) else self._picture(span) for span in spans]
-        counts = [rows * cols or rows for rows, cols in sizes]  # text has no columns
-        check_total(sum(counts))
-        ids = np.empty((3, sum(counts)), dtype=np.int64)
-        line = np.arange(end.next, end.next + sum(map(max, sizes)))
-        done = at = run = pictures = 0
-        for (rows, cols), count in zip(sizes, counts, strict=True):
-            behind = done + count
-            if cols:
-                ids[0, done:behind] = line[at]
-                cells = ids[1:, done:behind].reshape(2, rows, cols)
-                cells[0] = line[at : at + rows, None]
-                cells[1] = line[at : at + cols]
-                at += rows if rows > cols else cols
-                run = at
-                pictures += 1
-            else:
-                ids[:, done:behind] = line[at : at + count]
-                at += count
-            done = behind
-        run = end.next + run if pictures else end.run
-        end = End(end.next + at, end.slot + done, end.pictures + pictures, run)
+        total = sum([rows * cols or rows for rows, cols in sizes])
+        check_total(total)
+        ids = np.empty((3, total), dtype=np.int64)
+        following, run, pictures = write_still(ids, sizes, int(end.next))
+        if not pictures:
+            run = end.run
+        end = End(following, end.slot + total, end.pictures + pictures, run)
         return Positions.of_document(torch.from_numpy(ids), end)
 
     def _picture(self, span: Span) -> tuple[int, int]:
@@ -181,6 +168,37 @@ class GridLayout(SpanLayout):
                 raise ValueError(
                     f"{grid} has no {field}; this layout's time is {self.time!r}: write {mark} after the grid"
                 )
+
+
+def write_still(ids: np.ndarray, sizes: Sequence[tuple[int, int]], start: int) -> tuple[int, int, int]:
+    """Write the ids (3, N) of text and still pictures, and no more than that, as it is what most prompts are.
+
+    Args:
+        ids: where to write.
+        sizes: (tokens, 0) of a text, (rows, columns) of a picture.
+        start: the position of the first token.
+
+    Returns:
+        The position of what follows, that of what follows the last picture, and the number of pictures.
+    """
+    line = np.arange(start, start + sum(map(max, sizes)))
+    done = at = behind_picture = pictures = 0
+    for rows, cols in sizes:
+        if cols:
+            behind = done + rows * cols
+            ids[0, done:behind] = line[at]
+            cells = ids[1:, done:behind].reshape(2, rows, cols)
+            cells[0] = line[at : at + rows, None]
+            cells[1] = line[at : at + cols]
+            at += rows if rows > cols else cols
+            behind_picture = at
+            pictures += 1
+        else:
+            behind = done + rows
+            ids[:, done:behind] = line[at : at + rows]
+            at += rows
+        done = behind
+    return start + at, start + behind_picture, pictures
 
 
 def stamps_of(video: Video) -> np.ndarray:

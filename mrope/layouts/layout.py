@@ -137,6 +137,8 @@ class SpanLayout(ABC):
             TypeError: `start` is neither a number nor positions.
             ValueError: it is not finite, or no whole number where the ids are, or a packed row.
         """
+        if type(start) is int and -MOST <= start <= MOST:
+            return End(start, 0, 0, start)
         if isinstance(start, Positions):
             if len(start.ids) != self.axes:
                 raise ValueError(f"start has {len(start.ids)} axes; {type(self).__name__} has {self.axes}")

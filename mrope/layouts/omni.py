@@ -95,25 +95,24 @@ class OmniLayout(SpanLayout):
 
     def sound_of(self, video: Video) -> np.ndarray:
         """(n,) bool, which tokens of a clip with sound are sound, the start and end tokens around them left away."""
-        _, order, count = self._woven(video, 0)
-        return order >= count
+        _, order, _ = self._woven(video, 0)
+        return order >= len(order) - (video.audio or 0)
 
     def _place_with_sound(self, block: np.ndarray, video: Video, start: Number) -> Number:
         apart = 1 if self.weave == "time" else 0  # between the two start tokens, and the two end tokens
-        woven, order, count = self._woven(video, start + 1 + apart)
+        woven, order, laid = self._woven(video, start + 1 + apart)
         block[:, 0], block[:, 1] = start, start + apart
         block[:, 2:-2] = woven
         # What was laid last: the last chunk, or by time all that follows the last change between clip and sound.
-        laid = order >= count
-        if self.weave == "chunks":
-            laid = laid + 2 * self._chunks(woven[0] - start - 1, laid)
+        if self.weave == "time":
+            laid = order >= len(order) - (video.audio or 0)
         other = np.flatnonzero(laid != laid[-1])
         last = self._after(woven[:, other[-1] + 1 if len(other) else 0 :])
         block[:, -2], block[:, -1] = last, last + apart
         return last + apart + 1
 
-    def _woven(self, video: Video, begin: Number) -> tuple[np.ndarray, np.ndarray, int]:
-        """The ids of clip and sound, in order of the prompt; where each token was before; and the clip's tokens."""
+    def _woven(self, video: Video, begin: Number) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The ids of clip and sound in the order of the prompt; where each token was before; and by what it came."""
         t, rows, cols = self.grid(video)
         count, audio = t * rows * cols, video.audio or 0
         ids = np.empty((3, count + audio), dtype=self.dtype)
@@ -122,7 +121,7 @@ class OmniLayout(SpanLayout):
         sound = np.arange(count + audio) >= count
         key = ids[0] if self.weave == "time" else 2 * self._chunks(ids[0] - begin, sound) + sound
         order = key.argsort(kind="stable")  # the clip stands in front, so that it comes first in a tie
-        return ids[:, order], order, count
+        return ids[:, order], order, key[order]
 
     def _chunks(self, times: np.ndarray, sound: np.ndarray) -> np.ndarray:
         """(n,) int64, the chunk of each token, of the clip and of its sound.
