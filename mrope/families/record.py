@@ -316,6 +316,9 @@ class _Frozen(Mapping[str, T]):
     def __getitem__(self, key: str) -> T:
         return self._items[key]
 
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._items.get(key, default)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
 

@@ -99,20 +99,23 @@ def _placed(runs: _Runs, grids: np.ndarray, takes: np.ndarray, mask: np.ndarray)
     ends = takes.cumsum()
     first = np.searchsorted(runs.rows, runs.rows)  # the first run of each run's row
     origins = ends - takes - (ends - takes)[first]
-    text = runs.kinds == TEXT
-    local = np.arange(runs.lengths.sum()) - runs.begins.repeat(runs.lengths)
-    origin = origins.repeat(runs.lengths)
-    cells = grids[:, 1] * grids[:, 2]
-    if (grids[:, 0] > 1).any():
-        step = local // cells.repeat(runs.lengths)
-        local -= step * cells.repeat(runs.lengths)
-    else:
-        step = 0
-    cols = grids[:, 2].repeat(runs.lengths)
-    row = (local.astype(np.int32) // cols.astype(np.int32)).astype(np.int64)
-    diagonal = np.where(text.repeat(runs.lengths), local, 0)
+
+    def each(values: np.ndarray) -> np.ndarray:
+        """(K,) int32, which divides faster and counts as far as spans do: the value of each token's run."""
+        return values.astype(np.int32).repeat(runs.lengths)
+
+    local = np.arange(runs.lengths.sum(), dtype=np.int32) - each(runs.begins)
+    diagonal = local * each(runs.kinds == TEXT)
+    origin = each(origins)
     ids = np.empty((3, len(local)), dtype=np.int64)
-    np.add(origin, diagonal + step, out=ids[0])
+    np.add(origin, diagonal, out=ids[0])
+    if (grids[:, 0] > 1).any():
+        cells = each(grids[:, 1] * grids[:, 2])
+        step = local // cells
+        local -= step * cells
+        ids[0] += step
+    cols = each(grids[:, 2])
+    row = local // cols
     np.add(origin, row, out=ids[1])
     np.add(origin, local - row * cols + diagonal, out=ids[2])
     if mask.all():

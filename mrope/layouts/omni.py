@@ -119,19 +119,21 @@ class OmniLayout(SpanLayout):
         self._fill(ids[:, :count], video, begin)
         ids[:, count:] = line(begin, audio, self.dtype)
         sound = np.arange(count + audio) >= count
-        key = ids[0] if self.weave == "time" else 2 * self._chunks(ids[0] - begin, sound) + sound
+        key = ids[0] if self.weave == "time" else 2 * self._chunks(ids[0] - begin, count) + sound
         order = key.argsort(kind="stable")  # the clip stands in front, so that it comes first in a tie
         return ids[:, order], order, key[order]
 
-    def _chunks(self, times: np.ndarray, sound: np.ndarray) -> np.ndarray:
-        """(n,) int64, the chunk of each token, of the clip and of its sound.
+    def _chunks(self, times: np.ndarray, count: int) -> np.ndarray:
+        """(n,) int64, the chunk of each token, of the clip's `count` and of its sound.
 
         The vendor's counter moves by one a token at most, also where the time jumps over a whole chunk.
         """
         chunks = times // int(self.ids_per_second * (self.seconds_per_chunk or 2))
-        for part in (~sound, sound):
-            steps = np.arange(part.sum())
-            chunks[part] = np.minimum.accumulate(chunks[part] - steps) + steps
+        for part in (chunks[:count], chunks[count:]):
+            steps = np.arange(len(part))
+            part -= steps
+            np.minimum.accumulate(part, out=part)
+            part += steps
         return chunks
 
     def _fill(self, block: np.ndarray, span: Image | Video, start: Number) -> None:
