@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Bool, Float, Int, Int32, Int64
@@ -86,20 +86,22 @@ class Positions:
 
     @classmethod
     def of_document(cls, ids: Tensor, end: End) -> Positions:
-        """One document without padding that ends at `end`: `text` and `segments` are made when they are first read."""
+        """One document without padding that ends at `end`: all else is made when it is first read."""
         row = object.__new__(cls)
-        for name, value in (("ids", ids), ("ends", (end,)), *_NOTHING_MORE):
-            object.__setattr__(row, name, value)
+        object.__setattr__(row, "ids", ids)
+        object.__setattr__(row, "ends", (end,))
         return row
 
     if not TYPE_CHECKING:
 
-        def __getattr__(self, name: str) -> Tensor:
+        def __getattr__(self, name: str) -> Any:
             """A field that `of_document` has left open."""
             if name == "text":
                 value = torch.arange(self.ends[0].slot - self.ids.shape[1], self.ends[0].slot)
             elif name == "segments":
                 value = torch.zeros(self.ids.shape[1], dtype=torch.int64)
+            elif name in _NOTHING_MORE:
+                value = _NOTHING_MORE[name]
             else:
                 raise AttributeError(f"Positions has no attribute {name!r}")
             object.__setattr__(self, name, value)
@@ -348,15 +350,11 @@ class Positions:
         return replace(self, variants=tuple(variant._each(change) for variant in self.variants), **changed)
 
 
-_NOTHING_MORE = (
-    ("planned", None),
-    ("query", None),
-    ("members", None),
-    ("pictures", None),
-    ("attend", "causal"),
-    ("variants", ()),
-    ("layers", ()),
-)
+_NOTHING_MORE = {"planned": None, "query": None, "members": None, "pictures": None} | {
+    "attend": "causal",
+    "variants": (),
+    "layers": (),
+}
 _PER_SLOT = {"ids": 0, "text": 0, "segments": PADDING, "query": 0, "members": 0, "pictures": NO_PICTURE}
 _TENSORS = (*_PER_SLOT, "planned")
 

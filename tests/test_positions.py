@@ -351,5 +351,5 @@ def test_padding_and_batching_refuse_what_they_cannot_do() -> None:
     flat = replace(positions, ids=positions.ids[:1])
     with pytest.raises(ValueError, match="batch got rows of 1 and 3 axes"):
         mrope.batch([positions, flat])
-    with pytest.raises(TypeError, match=r"spans is the string 'text:4'; expected a list of spans"):
+    with pytest.raises(TypeError, match=r"spans is 'text:4'; expected a list of spans"):
         mrope.family("qwen2-vl").positions("text:4")

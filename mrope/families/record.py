@@ -210,9 +210,7 @@ class Family:
         >>> [mrope.family("qwen2-vl").positions(clip, layout=rule).next for rule in ("trained", "transformers-5.24")]
         [41, 5]
         """
-        if isinstance(spans, str):
-            raise TypeError(f"spans is the string {spans!r}; expected a list of spans, such as [{spans!r}]")
-        if not isinstance(spans, Sequence):
+        if isinstance(spans, str) or not isinstance(spans, (list, tuple, Sequence)):
             raise TypeError(f"spans is {spans!r}; expected a list of spans, such as ['text:3', 'image:1x4x8']")
         read = [parse_span(span) if isinstance(span, str) else span for span in spans]
         return self.layout_named(layout)(read, start)

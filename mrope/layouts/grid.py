@@ -20,6 +20,7 @@ from mrope.spans import Grid, Image, Span, Text, Video
 
 Time = Literal["index", "seconds", "stamps"]
 Advance = Literal["largest", "side"]
+_BEGIN = End()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +97,12 @@ class GridLayout(SpanLayout):
             if isinstance(span, Video):
                 return SpanLayout.__call__(self, spans, start)
             sizes.append((span.length, 0) if isinstance(span, Text) else self._picture(span))
-        end = self.start_of(start)
+        begin = _BEGIN if start == 0 and not isinstance(start, Positions) else self.start_of(start)
         total = sum([rows * cols or rows for rows, cols in sizes])
         check_total(total)
         ids = np.empty((3, total), dtype=np.int64)
-        following, run, pictures = write_still(ids, sizes, int(end.next))
-        if not pictures:
-            run = end.run
-        end = End(following, end.slot + total, end.pictures + pictures, run)
+        following, run, pictures = write_still(ids, sizes, int(begin.next))
+        end = End(following, begin.slot + total, begin.pictures + pictures, run if pictures else begin.run)
         return Positions.of_document(torch.from_numpy(ids), end)
 
     def _picture(self, span: Span) -> tuple[int, int]:
