@@ -131,7 +131,7 @@ def test_decoding_is_prefilling(name: str, data: st.DataObject, k: int, skip: in
         return
     long = case.layout([*spans, Text(skip + k)])
     assert_same(decoded, long.chunk(short.length + skip, long.length))
-    assert long.offset == short.offset
+    assert long.offset == (short.offset if case.exact else pytest.approx(short.offset))
     assert_same(short.decode(skip + k).chunk(skip, skip + k), decoded)
 
 

@@ -165,10 +165,12 @@ def _tokens(inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     if inputs.get("attention_mask") is None:
         return tokens, torch.ones_like(tokens, dtype=torch.bool)
     mask = torch.as_tensor(inputs["attention_mask"])
-    if ((mask != 0) & (mask != 1)).any():
+    values = (mask.float() if mask.is_floating_point() else mask).cpu().numpy()  # which compares several times as fast
+    kept = values != 0
+    if (values != kept).any():
         raise ValueError("attention_mask holds other values than 0 and 1; expected 1 for tokens and 0 for padding")
     check_mask(mask, tokens)
-    return tokens, mask != 0
+    return tokens, torch.from_numpy(kept).to(tokens.device)
 
 
 def _kinds(inputs: Mapping[str, Any], tokens: Tensor, mask: Tensor, config: Any) -> Tensor:
@@ -344,7 +346,7 @@ def _omni_row(number: int, kinds: np.ndarray, supply: Mapping[int, Supply], layo
             length = len(run) - borrowed
             spans += [Text(length)] if length > 0 else []
             borrowed = 0
-        elif len(np.unique(run)) == 1:
+        elif (run == run[0]).all():
             spans += supply[int(run[0])].take(number, len(run))
         else:
             spans[-1:] = _without_starts(number, spans)
