@@ -516,3 +516,9 @@ def test_a_later_turn_is_drawn(drawn: list[Figure], tmp_path: Path) -> None:
     row = family.positions(turn, family.positions(["text:5"]))
     plot_positions(row, [turn], family, tmp_path / "plot.svg")
     assert [text.get_text() for text in drawn[0].axes[0].texts] == ["text of 2 tokens", "image grid 1x4x4"]
+
+
+def test_an_encoder_decodes_nothing_and_nothing_is_printed_before_it_says_so() -> None:
+    done = CliRunner().invoke(mrope.cli.app, ["positions", "image:1x3x4", "--family", "neomme", "--decode", "1"])
+    assert (done.stdout, done.exit_code != 0) == ("", True)
+    assert "an encoder generates no tokens" in str(done.exception)

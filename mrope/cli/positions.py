@@ -87,6 +87,8 @@ def positions(
     shape.check_size([sum(document.counts) for document in documents], more)
     first = _count("--start", start, least=0)
     rows = shape.rows([record.positions(document.spans, first) for document in documents])
+    if decode is not None:
+        rows[0].decode(0)  # refused by an encoder, before anything is written
     if plot is not None:
         from mrope.probes.position_plot import plot_positions
 
@@ -272,7 +274,9 @@ def _with_planned(part: Positions) -> tuple[Tensor, Tensor]:
     """The ids and slots of a document's tokens, with those that are to be generated behind them."""
     import torch
 
-    planned = part.decode(0 if part.planned is None else part.planned.shape[1])
+    if part.planned is None:
+        return part.ids, part.text
+    planned = part.decode(part.planned.shape[1])
     return torch.cat((part.ids, planned.ids), dim=1), torch.cat((part.text, planned.text))
 
 
