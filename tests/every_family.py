@@ -36,6 +36,7 @@ _HYBRID: dict[str, Any] = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
+_SPARSE = "qwen_sparse_attention" if transformers.__version__.startswith("5.17.") else "indexed_attention"
 _VISION: dict[str, Any] = {"depth": 1, "hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "patch_size": 16}
 _SIGLIP: dict[str, Any] = {
     "hidden_size": 32,
@@ -77,7 +78,7 @@ _CONFIGS: dict[str, tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] 
             **_rope(11, 11, 10, partial_rotary_factor=0.25),
             **_EXPERTS,
             "shared_expert_intermediate_size": 32,
-            "layer_types": ["linear_attention", "indexed_attention"],
+            "layer_types": ["linear_attention", _SPARSE],
             "indexer_n_heads": 2,
             "indexer_kv_heads": 1,
             "indexer_head_dim": 64,
