@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MethodType, TracebackType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from mrope.families import Family, family, family_names
+from mrope.families import Family
 from mrope.hf.cache import cached_tokens, remember
 from mrope.hf.call import Border
+from mrope.hf.reading import layout_of
 from mrope.layouts import GridLayout
 from mrope.rotary import Rotary
 
@@ -148,14 +149,8 @@ def _base(model: Any) -> Any:
 
 def _border(config: Any) -> Border:
     """How the model with this configuration lays out a batch; its rope does not matter here."""
-    records = (record for record in map(family, family_names()) if config.model_type in record.model_types)
-    record = next(records, None)
-    if record is None:
-        raise TypeError(f"the model's model_type is {config.model_type!r}, which is no family of ours")
-    layout = record.layout
-    assert isinstance(layout, GridLayout)  # all families here
-    scaled = {"ids_per_second": config.vision_config.tokens_per_second} if layout.time == "seconds" else {}
-    layout = replace(layout, merge=config.vision_config.spatial_merge_size, **scaled)
+    layout = layout_of(config)
+    assert isinstance(layout, GridLayout)  # all families that can be plugged
     return Border(layout, config.image_token_id, config.video_token_id)
 
 
