@@ -190,13 +190,10 @@ def config_of(model_type: str) -> Any:
         words = {"image_start_token_id": IMAGE_START, "image_end_token_id": IMAGE_END}
         if model_type in _GLM:
             words |= {"video_start_token_id": VIDEO_START, "video_end_token_id": VIDEO_END}
-    if "omni" in model_type and "cosmos" not in model_type:
-        names = ("token_index" if "2_5" in model_type else "token_id",) * 3
-    else:
-        names = ("token_id",) * 3
-    words |= {f"image_{names[0]}": IMG, f"video_{names[1]}": VID, f"audio_{names[2]}": AUD}
+    suffix = "token_index" if "2_5_omni" in model_type else "token_id"
+    words |= {f"image_{suffix}": IMG, f"video_{suffix}": VID, f"audio_{suffix}": AUD}
     if model_type in ("hunyuan_vl", "glm_image"):
-        del words[f"video_{names[1]}"]
+        del words[f"video_{suffix}"]
     if "omni_" not in model_type or "cosmos" in model_type:
         words = {name: word for name, word in words.items() if "audio" not in name}
     vision = vision if "hidden_size" in vision else {**_VISION, **vision}

@@ -11,7 +11,7 @@ import torch
 from mrope.checks import Number, one_of
 from mrope.layouts.layout import SpanLayout, Traits, fill_cells, line
 from mrope.positions import End
-from mrope.spans import Image, Sliced
+from mrope.spans import Sliced
 
 Newline = Literal["origin", "text"]
 
@@ -61,14 +61,14 @@ class CanvasLayout(SpanLayout):
         """See `tokens`."""
         if not isinstance(span, Sliced):
             raise self.refuse(span, "declare a picture as Sliced, with slices or without")
-        (thumb_rows, thumb_cols), (rows, cols), (slice_rows, slice_cols) = self._sizes(span)
+        (thumb_rows, thumb_cols), (rows, cols), (slice_rows, slice_cols) = self.sliced(span)
         newlines = span.newlines + max(rows - 1, 0)
         return 2 + thumb_rows * thumb_cols + rows * cols * (2 + slice_rows * slice_cols) + newlines
 
     def place(self, block: np.ndarray, span: Any, end: End) -> Number:
         """See `SpanLayout.place`."""
         o = int(end.next)
-        thumb, (rows, cols), (slice_rows, slice_cols) = self._sizes(span)
+        thumb, (rows, cols), (slice_rows, slice_cols) = self.sliced(span)
         high, wide = (rows * slice_rows, cols * slice_cols) if rows else thumb
         following = o + max(high, wide) + 1
         tail = block.shape[1] - span.newlines
@@ -86,12 +86,6 @@ class CanvasLayout(SpanLayout):
         if rows:
             _place_slices(block[:, 2 + cells : tail], o, rows, cols, slice_rows, slice_cols)
         return following
-
-    def _sizes(self, span: Sliced) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """The sides of the thumbnail, the numbers of slices, and the sides of a slice, in tokens; 0 without slices."""
-        _, *thumb = self.grid(Image(span.thumbnail))
-        _, *piece = self.grid(Image(span.slice_grid)) if span.slice_grid else (1, 0, 0)
-        return (thumb[0], thumb[1]), span.slices or (0, 0), (piece[0], piece[1])
 
 
 def _stretched(canvas: int, count: int) -> np.ndarray:

@@ -66,13 +66,11 @@ class IdAlignLayout(SpanLayout):
         return end.next + th * tw
 
     def _sizes(self, span: Any) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
-        """The sides of the thumbnail, the numbers of slices, and the sides of a slice, in tokens; 0 without slices."""
+        """What `sliced` gives; the span is checked."""
         if isinstance(span, Image):
             span = Sliced(span.grid)
         if not isinstance(span, Sliced):
             raise self.refuse(span)
         if span.newlines:
             raise self.refuse(span, f"it has {span.newlines} newlines, which are text here; leave them away")
-        _, *thumbnail = self.grid(Image(span.thumbnail))
-        _, *piece = self.grid(Image(span.slice_grid)) if span.slice_grid else (1, 0, 0)
-        return (thumbnail[0], thumbnail[1]), span.slices or (0, 0), (piece[0], piece[1])
+        return self.sliced(span)

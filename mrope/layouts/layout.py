@@ -168,6 +168,16 @@ class SpanLayout(ABC):
             )
         return t, h // self.merge, w // self.merge
 
+    def sliced(self, span: Sliced) -> tuple[tuple[int, int], tuple[int, int], tuple[int, int]]:
+        """The sides of the thumbnail, the numbers of slices, and the sides of a slice, in tokens; 0 without slices.
+
+        Raises:
+            ValueError: the merge does not divide a grid.
+        """
+        _, *thumbnail = self.grid(Image(span.thumbnail))
+        _, *piece = self.grid(Image(span.slice_grid)) if span.slice_grid else (1, 0, 0)
+        return (thumbnail[0], thumbnail[1]), span.slices or (0, 0), (piece[0], piece[1])
+
     def refuse(self, span: Span, because: str = "") -> ValueError:
         """The error about a span of a kind that the layout has no rule for.
 
