@@ -1,20 +1,24 @@
 """Rotary encoding over several axes: positions -> cos and sin -> rotated queries and keys.
 
-Letters: A axes, B batch, H heads, N tokens, D head dim, R rotary channels (the first of D), F = R/2 pairs.
+Letters: A axes, B batch, H heads (Hq of queries, Hk of keys), N tokens, D head dim, R rotary channels (the first of D),
+F = R/2 pairs.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from os import PathLike
+from typing import Any, Literal, TypeAlias
 
 import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from mrope.axes import AxisSplit
-from mrope.batches import BatchPositions
-from mrope.checks import one_of
+from mrope.axes import AxisSplit, HeadSplit
+from mrope.checks import Number, one_of
+from mrope.encoding import Encoding, Properties, Where, read_ids
+from mrope.extensions import Zero
 from mrope.frequencies import Frequencies
 from mrope.positions import Positions
 
@@ -23,15 +27,15 @@ Angles: TypeAlias = Literal["float32", "exact"]
 
 
 @dataclass(frozen=True, slots=True)
-class Rotary:
+class Rotary(Encoding):
     """Rotates queries and keys by the positions of their tokens, each pair by the axis that the split gives it.
 
     Args:
-        split: which pair reads which axis.
+        split: which pair reads which axis (`AxisSplit`), or which head does (`HeadSplit`).
         frequencies: how fast each pair turns.
         pairing: channels of pair j: "half" is (j, j + F), "adjacent" is (2j, 2j + 1).
-        angles: "float32" multiplies as the weights were trained with; "exact" multiplies the same frequencies in
-            float64 and rounds cos and sin, not the angle: better far out (at position 1e6 float32 is 0.03 rad off).
+        angles: "float32" multiplies as the weights were trained with; "exact" computes frequencies, angles, cos and sin
+            in float64 and rounds the last two: better far out (at position 1e6 float32 is 0.06 off).
 
     >>> rotary = Rotary(AxisSplit((2, 1, 1)), Frequencies(10000.0))
     >>> q, k = torch.ones(1, 2, 5, 8), torch.ones(1, 1, 5, 8)
@@ -40,7 +44,7 @@ class Rotary:
     torch.Size([1, 2, 5, 8])
     """
 
-    split: AxisSplit
+    split: AxisSplit | HeadSplit
     frequencies: Frequencies
     pairing: Pairing = "half"
     angles: Angles = "float32"
@@ -48,39 +52,86 @@ class Rotary:
     def __post_init__(self) -> None:
         one_of("pairing", self.pairing, ("half", "adjacent"))
         one_of("angles", self.angles, ("float32", "exact"))
+        self.frequencies.check_axes(self.split.axis)
+
+    @classmethod
+    def from_config(cls, config: str | PathLike[str] | Mapping[str, Any] | Any, layer: str | None = None) -> Rotary | None:
+        """The rotary encoding of a transformers language model of any of the families, context extension included.
+
+        Args:
+            config: a checkpoint's folder or the content of its config.json, or a transformers configuration.
+            layer: which of its `layer_types`, where they differ.
+
+        Returns:
+            None where layers of this type do not rotate.
+
+        Raises:
+            ValueError: the model type is unknown, or the configuration cannot be honoured.
+        """
+        from mrope.families.rope import read_rotary
+
+        return read_rotary(config, layer)
+
+    @property
+    def axes(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """See `Encoding.axes`."""
+        return self.split.axes
+
+    @property
+    def properties(self) -> Properties:
+        """See `Encoding.properties`: an attention factor other than 1 scales, and zero frequencies forget an axis."""
+        factor = self.frequencies.attention_factor(self.split.axis)
+        extension = self.frequencies.extension
+        return Properties(
+            norm=isinstance(factor, float) and factor == 1,
+            shift=True,
+            text_is_rope=isinstance(self.split, AxisSplit) and not isinstance(extension, tuple),
+            commutes=isinstance(factor, float) and factor == 1,
+        )
 
     def cos_sin(
-        self, positions: Tensor | Positions | BatchPositions
+        self, positions: Where, *, length: Number | None = None
     ) -> tuple[Float32[Tensor, "*b n f"], Float32[Tensor, "*b n f"]]:
         """Cos and sin of every token, float32, one column a pair: (N, F) from ids (A, N), (B, N, F) from (A, B, N).
 
+        With a `HeadSplit` they have the heads of keys before the tokens: (1, Hk, N, F), (B, Hk, N, F).
+
         Args:
             positions: ids of any integer or real dtype, or the objects that hold them.
+            length: the largest position + 1 of the row, for frequencies that depend on it (dynamic NTK, LongRoPE).
+                Objects that hold ids know it; of a bare tensor it is not read, as that would wait for its device.
 
         Raises:
-            ValueError: the ids have another number of axes than the split.
+            ValueError: the ids have another number of axes than the split, or the length is needed.
         """
-        ids = positions if isinstance(positions, Tensor) else positions.ids
-        axes = len(self.split.counts)
-        if ids.dim() not in (2, 3) or ids.shape[0] != axes:
-            raise ValueError(
-                f"positions have shape {tuple(ids.shape)}; the split {self.split.counts} reads {axes} axes: "
-                f"({axes}, N) or ({axes}, B, N)"
-            )
+        ids = read_ids(positions, self.split.axes)
         dtype = torch.float64 if self.angles == "exact" else torch.float32
-        inv_freq = self.frequencies.inv_freq(self.split.rotary_dim).to(ids.device, dtype)
-        angles = ids.to(dtype).movedim(0, -1)[..., self.split.axis.to(ids.device)] * inv_freq
-        return angles.cos().float(), angles.sin().float()
+        axis = self.split.axis
+        if self.frequencies.needs_length and length is None and not isinstance(positions, Tensor):
+            rows = (positions,) if isinstance(positions, Positions) else positions.rows
+            length = max(end.next for row in rows for end in row.ends)
+        inv_freq = self.frequencies.inv_freq(self.split.rotary_dim, axis, dtype=dtype, length=length)
+        factor = self.frequencies.attention_factor(axis)
+        if isinstance(self.split, HeadSplit):
+            inv_freq = torch.where(axis < 0, 0, inv_freq)
+        inv_freq, axis = inv_freq.to(ids.device), axis.to(ids.device)
+        angles = ids.to(dtype).movedim(0, -1)[..., axis] * inv_freq
+        cos, sin = angles.cos(), angles.sin()
+        if not isinstance(factor, float) or factor != 1:
+            factor = factor if isinstance(factor, float) else factor.to(ids.device)
+            cos, sin = cos * factor, sin * factor
+        if isinstance(self.split, HeadSplit):
+            cos, sin = ((table if ids.dim() == 3 else table[None]).movedim(-2, 1) for table in (cos, sin))
+        return cos.float(), sin.float()
 
-    def __call__(
-        self,
-        q: Float[Tensor, "*b hq n d"],
-        k: Float[Tensor, "*b hk n d"],
-        positions: Tensor | Positions | BatchPositions,
+    def rotate(
+        self, q: Float[Tensor, "*b hq n d"], k: Float[Tensor, "*b hk n d"], positions: Where
     ) -> tuple[Float[Tensor, "*b hq n d"], Float[Tensor, "*b hk n d"]]:
         """Rotated copies of `q` (B, Hq, N, D) and `k` (B, Hk, N, D); B may be missing. See `apply_rotary`."""
         cos, sin = self.cos_sin(positions)
         return apply_rotary(q, cos, sin, pairing=self.pairing), apply_rotary(k, cos, sin, pairing=self.pairing)
+
+    __call__ = rotate
 
 
 def apply_rotary(
@@ -94,7 +145,8 @@ def apply_rotary(
 
     Args:
         x: (B, H, N, D) or (H, N, D), any floating dtype; channels from R on pass unchanged.
-        cos: (N, F), or (B, N, F) where rows of the batch differ; from `Rotary.cos_sin`.
+        cos: (N, F), or (B, N, F) where rows of the batch differ, or (B, Hk, N, F) where heads do; from
+            `Rotary.cos_sin`.
         sin: the same shape.
         pairing: channels of pair j: "half" is (j, j + F), "adjacent" is (2j, 2j + 1).
 

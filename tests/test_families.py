@@ -132,7 +132,7 @@ def test_the_records() -> None:
 @every_family
 def test_every_recorded_value_names_its_source(name: str) -> None:
     family = mrope.family(name)
-    unsourced = {"name", "model_types", "image_pixels", "axes", "deviations", "sources"}
+    unsourced = {"name", "model_types", "image_pixels", "axes", "deviations", "other_layers", "sources"}
     assert set(family.sources) == {field.name for field in fields(Family)} - unsourced
     kinds = ("default", "code", "public copies", "a guess", "not found", "in public", "vendor", "transformers 5.24")
     for source in family.sources.values():  # no checkpoint was opened, and none says so
@@ -577,8 +577,8 @@ def test_files_that_transformers_saves_are_read(name: str, image: Any, video: st
             r"\(8, 12, 12\) sums to 32; rotary_dim 128 needs 64",
         ),
         (changed(QWEN2_CONFIG, rope_scaling__mrope_interleaved=True), r"\(16, 24, 24\) does not fit interleaved"),
-        (changed(QWEN2_CONFIG, rope_scaling__type="yarn"), "rope_type is yarn in config; only default or mrope"),
-        (changed(QWEN3_CONFIG, text_config__rope_scaling__rope_type="linear"), "rope_type is linear"),
+        (changed(QWEN2_CONFIG, rope_scaling__type="yarn"), "rope parameters of type 'yarn' have no factor"),
+        (changed(QWEN3_CONFIG, text_config__rope_scaling__rope_type="spiral"), "rope_type is 'spiral'"),
         (changed(QWEN3_CONFIG, text_config__rope_scaling__partial_rotary_factor=0.5), "partial_rotary_factor is 0.5"),
         (changed(QWEN3_CONFIG, text_config__rope_theta=-1), "base in config is -1; expected a finite number above 0"),
         (changed(QWEN3_CONFIG, vision_config__patch_size=0), "patch in config is 0; expected at least 1"),

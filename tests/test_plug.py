@@ -157,17 +157,31 @@ def _axes(name: str) -> list[int]:
     return mrope.family(name).split.axis.repeat(2).tolist()
 
 
-def test_a_rope_type_that_we_do_not_have_is_refused_for_rotary_alone() -> None:
+@pytest.mark.parametrize("kind", ["yarn", "dynamic"])
+def test_context_extensions_are_those_of_transformers(kind: str) -> None:
     config = tiny_config("qwen2-vl")
-    yarn = {"rope_type": "yarn", "factor": 2.0, "original_max_position_embeddings": 2048}
-    config.text_config.rope_parameters = {**config.text_config.rope_parameters, **yarn}
+    stated = {"rope_type": kind, "factor": 2.0, "original_max_position_embeddings": 8}
+    config.text_config.rope_parameters = {**config.text_config.rope_parameters, **stated}
+    config.text_config.max_position_embeddings = 8
     model = type(model_of("qwen2-vl"))(config).eval()
     inputs = batch("qwen2-vl", pictures("qwen2-vl")).inputs
     wanted = model(**inputs).logits
-    with pytest.raises(ValueError, match="rope_type is yarn"):
-        plug(model, rotary=True)
-    with plug(model):
+    with plug(model, rotary=True):
         assert torch.equal(model(**inputs).logits, wanted)
+    slowest = model.model.language_model.rotary_emb.inv_freq[-1]
+    assert slowest < 0.9 * mrope.Frequencies(1e6).inv_freq(128)[-1]  # the prompt is long enough to be extended
+
+
+def test_a_rope_type_that_we_do_not_have_is_refused_for_rotary_alone() -> None:
+    model = model_of("qwen2-vl")
+    model.config.text_config.rope_parameters["rope_type"] = "spiral"
+    try:
+        with pytest.raises(ValueError, match="rope_type is 'spiral'; expected one of default"):
+            plug(model, rotary=True)
+        with plug(model):
+            pass
+    finally:
+        model.config.text_config.rope_parameters["rope_type"] = "default"
 
 
 def _state(model: Any) -> list[dict[str, Any]]:

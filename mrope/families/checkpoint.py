@@ -19,6 +19,7 @@ from mrope.checks import positive, whole
 from mrope.families import family, family_names
 from mrope.families.qwen import QWEN2_VL, QWEN3_VL, QWEN25_VL
 from mrope.families.record import Family, tokens_of
+from mrope.extensions import read_extension
 from mrope.frequencies import Frequencies
 from mrope.layouts import GridLayout, Layout
 
@@ -125,7 +126,7 @@ def _build(config: Json, facts: Iterable[Facts]) -> Family:
         **{name: (name,) for name in plain},
         "layout": ("merge", "ids_per_second", "rule"),  # no checkpoint states the rule
         "split": ("section", "interleaved"),
-        "frequencies": ("base",),
+        "frequencies": ("base", "extension"),
         "image_tokens": ("image_least", "image_most"),
         "video_pixels": ("video_least", "video_most"),
     }
@@ -140,7 +141,9 @@ def _build(config: Json, facts: Iterable[Facts]) -> Family:
         layout=_layout(record.layout, value),
         deviations={version: _layout(layout, value) for version, layout in record.deviations.items()},
         split=_split(record, value),
-        frequencies=Frequencies(value.get("base", record.frequencies.base)),
+        frequencies=Frequencies(
+            value.get("base", record.frequencies.base), value.get("extension", record.frequencies.extension)
+        ),
         sources={**record.sources, **{name: _source(record.sources[name], stated, of) for name, of in keys.items()}},
     )
 
@@ -207,6 +210,7 @@ def _model_facts(config: Json, where: str) -> Facts:
     values = {
         "head_dim": head_dim,
         "base": find("rope_theta") if base is None else base,
+        "extension": read_extension(rope, find("max_position_embeddings")),
         "section": rope.get("mrope_section"),
         "interleaved": rope.get("mrope_interleaved"),
         "patch": vision.get("patch_size"),
@@ -215,7 +219,6 @@ def _model_facts(config: Json, where: str) -> Facts:
         "ids_per_second": vision.get("tokens_per_second"),
     }
     partial = rope.get("partial_rotary_factor", find("partial_rotary_factor"))
-    _refuse_others(where, "rope_type", (rope.get("rope_type"), rope.get("type")), ("default", "mrope"))
     _refuse_others(where, "partial_rotary_factor", (partial,), (1,))
     _refuse_others(where, "in_channels", (vision.get("in_channels"), vision.get("in_chans")), (3,))
     return _checked(values, where)
@@ -272,6 +275,8 @@ def _checked(values: Json, where: str) -> Facts:
 
 def _typed(name: str, value: Any, where: str) -> Any:
     label = f"{name} in {where}"
+    if name == "extension":
+        return value
     if name in ("base", "ids_per_second"):
         return positive(label, value)
     if name == "interleaved":

@@ -10,6 +10,7 @@ from mrope.families.record import Family
 from mrope.families.shared import CODE, DEFAULT, HALF, UNKNOWN, copies, sources
 from mrope.frequencies import Frequencies
 from mrope.layouts import CanvasLayout, PageLayout
+from mrope.rotary import Rotary
 
 MINICPM_V47 = Family(
     name="minicpm-v4.7",
@@ -118,6 +119,7 @@ NEOMME = Family(
     pairing="half",
     frequencies=Frequencies(1e4),
     head_dim=64,
+    other_layers={"full_attention": Rotary(AxisSplit((4, 4), "alternating"), Frequencies(1e6))},
     boxes="none",
     sources=sources(
         pictures=DEFAULT,

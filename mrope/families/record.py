@@ -81,6 +81,8 @@ class Family:
         frequencies: radians per position of each pair.
         head_dim: channels of one attention head of the language model.
         partial_rotary: the share of them that rotates.
+        other_layers: type of layer -> its rotary encoding, where it is another one than the fields above make; None
+            where such layers do not rotate.
         boxes: how the model writes box corners: pixels of the resized picture, thousandths of its sides, not at all
             ("none"), or in a way that was not found ("unknown").
         sources: field name -> where its value was found. No checkpoint was opened for any of them.
@@ -111,6 +113,7 @@ class Family:
     frequencies: Frequencies
     head_dim: int
     partial_rotary: Number = 1
+    other_layers: Mapping[str, Rotary | None] = field(default_factory=dict, hash=False)
     boxes: Boxes
     sources: Mapping[str, str] = field(hash=False, compare=False)
 
@@ -121,7 +124,7 @@ class Family:
             one_of(name, getattr(self, name), get_args(words))
         self._check_pictures()
         self._check_positions()
-        for name in ("deviations", "sources"):
+        for name in ("deviations", "other_layers", "sources"):
             object.__setattr__(self, name, _Frozen(getattr(self, name)))
 
     def _check_pictures(self) -> None:
@@ -225,7 +228,7 @@ class Family:
         return self.deviations.get(name, self.layout)
 
     def rotary(self) -> Rotary:
-        """The rotary encoding of the language model, in the layers that the record describes."""
+        """The rotary encoding of the language model, in all layers but `other_layers`."""
         return Rotary(self.split, self.frequencies, self.pairing)
 
     @overload
@@ -282,8 +285,7 @@ class Family:
                 word, defaults too: a model made from it computes with them, and nothing tells the two apart.
 
         Raises:
-            ValueError: the model type is unknown, a value is missing its meaning here (such as a rope scaling), or two
-                values contradict each other.
+            ValueError: the model type is unknown, a value has no meaning here, or two values contradict each other.
         """
         from mrope.families.checkpoint import read_checkpoint
 

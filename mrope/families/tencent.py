@@ -5,6 +5,7 @@ from __future__ import annotations
 from mrope.axes import AxisSplit
 from mrope.families.record import Family
 from mrope.families.shared import CLIP_MEAN, CLIP_STD, DEFAULT, UNKNOWN, copies, sources
+from mrope.extensions import Ntk
 from mrope.frequencies import Frequencies
 from mrope.layouts import NewlineLayout, XdLayout
 
@@ -24,7 +25,7 @@ HUNYUAN_VL = Family(
     axes=("sequence", "w", "h", "image"),
     split=AxisSplit((16, 16, 16, 16), "chunked"),
     pairing="half",
-    frequencies=Frequencies(1e4 * 1000 ** (128 / 126)),  # 1e4, stretched by NTK with alpha 1000 over 128 channels
+    frequencies=Frequencies(1e4, Ntk(1000)),
     head_dim=128,
     boxes="0-1000",
     sources=sources(

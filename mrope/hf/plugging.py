@@ -260,6 +260,8 @@ def _rotary_forward(module: Any, x: Tensor, position_ids: Tensor) -> tuple[Tenso
     """In place of the rotary module's forward: cos and sin (B, N, 2F), or (3, B, N, 2F) with equal entries."""
     rotary, per_axis = getattr(module, _ROTARY)
     shape = (3, -1, -1, -1) if per_axis else (-1, -1, -1)
-    half = rotary.cos_sin(position_ids.expand(3, -1, -1))
+    # transformers reads the length from the device, too, where frequencies depend on it.
+    length = int(position_ids.max()) + 1 if rotary.frequencies.needs_length else None
+    half = rotary.cos_sin(position_ids.expand(3, -1, -1), length=length)
     cos, sin = (torch.cat([table, table], dim=-1).to(x.dtype).expand(shape) for table in half)
     return cos, sin

@@ -1,0 +1,99 @@
+"""What an encoding is: anything that tells attention where its tokens are, by one of three verbs.
+
+Letters: A axes, B batch, H heads, N queries, M keys, C channels, D head dim.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from mrope.batches import BatchPositions
+from mrope.positions import Positions
+
+Where: TypeAlias = Tensor | Positions | BatchPositions
+"""Where tokens are: ids (A, N) or (A, B, N) of any integer or real dtype, or the object that holds them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Properties:
+    """What an encoding promises; `mrope.probes.audit_encoding` measures it. None: it has no meaning there.
+
+    Args:
+        norm: rotated queries and keys keep their norm.
+        shift: scores depend on the differences of positions alone, on every axis.
+        text_is_rope: tokens with one position on all axes turn as in plain 1-D RoPE.
+        commutes: turning by p and then by p' is turning by p + p'.
+    """
+
+    norm: bool | None = None
+    shift: bool | None = None
+    text_is_rope: bool | None = None
+    commutes: bool | None = None
+
+
+class Encoding:
+    """The three verbs, each of which does nothing until an encoding says otherwise.
+
+    A model calls all of them: `embed` on the tokens before its first layer, `rotate` on the queries and keys of each
+    layer, `bias` on the scores. An encoding that learns is an `nn.Module` as well.
+    """
+
+    __slots__ = ()
+
+    axes: int | None = None
+    """How many axes it reads: A of the ids. None takes any."""
+
+    @property
+    def properties(self) -> Properties:
+        """What the encoding promises."""
+        return Properties()
+
+    def embed(self, x: Float[Tensor, "*b n c"], positions: Where) -> Float[Tensor, "*b n c"]:
+        """Tokens (B, N, C) that know where they are; B may be missing."""
+        return x
+
+    def rotate(
+        self, q: Float[Tensor, "*b hq n d"], k: Float[Tensor, "*b hk n d"], positions: Where
+    ) -> tuple[Float[Tensor, "*b hq n e"], Float[Tensor, "*b hk n e"]]:
+        """Queries (B, Hq, N, D) and keys (B, Hk, N, D) of the same N tokens, turned; B may be missing.
+
+        Keys are turned once, by their own positions, and cached turned. The head dim may change (PoPE).
+        """
+        return q, k
+
+    def bias(
+        self, q: Float[Tensor, "*b hq n d"], positions: Where, keys: Where | None = None
+    ) -> Float[Tensor, "*b hq n m"] | None:
+        """What is added to the scores (B, Hq, N, M), after they were scaled; None adds nothing.
+
+        Args:
+            q: the queries before they were turned: their number of heads, dtype and device count, and in some
+                encodings their values.
+            positions: of the N queries.
+            keys: of the M keys, where they are others than the queries: a KV cache, or another picture.
+        """
+        return None
+
+
+def read_ids(positions: Where, axes: int | None = None, name: str = "positions") -> Tensor:
+    """(A, N) or (A, B, N): the ids that `positions` are, or holds.
+
+    Raises:
+        ValueError: they have another number of axes than `axes`; the axes may lie last, as in other libraries.
+    """
+    ids = positions if isinstance(positions, Tensor) else positions.ids
+    shape = tuple(ids.shape)
+    wanted = "A" if axes is None else axes
+    if ids.dim() not in (2, 3):
+        raise ValueError(f"{name} have shape {shape}; expected ({wanted}, N) or ({wanted}, B, N)")
+    if axes is not None and shape[0] != axes:
+        swapped = f"; the axes lie last, so that {name}.movedim(-1, 0) would do" if shape[-1] == axes else ""
+        raise ValueError(f"{name} have shape {shape}; expected ({axes}, N) or ({axes}, B, N){swapped}")
+    if ids.dtype == torch.bool or ids.is_complex():
+        raise ValueError(f"{name} have dtype {ids.dtype}; expected whole or real numbers")
+    return ids

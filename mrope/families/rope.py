@@ -1,0 +1,115 @@
+"""Reads the rotary encoding of a transformers configuration, of any family."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mrope.axes import AxisSplit
+from mrope.checks import positive, whole
+from mrope.extensions import read_extension
+from mrope.families import family, family_names
+from mrope.families.record import Family
+from mrope.frequencies import Frequencies
+from mrope.rotary import Rotary
+
+Json = Mapping[str, Any]
+
+_NESTED = ("thinker_config", "text_config")  # where the language model's own configuration lies
+
+
+def read_rotary(config: Any, layer: str | None = None) -> Rotary | None:
+    """See `Rotary.from_config`."""
+    whole_config = _stated(config)
+    text = whole_config
+    for key in _NESTED:
+        text = text.get(key) or text
+    record = _record(text, whole_config)
+
+    def find(key: str) -> Any:
+        return next((scope[key] for scope in (text, whole_config) if scope.get(key) is not None), None)
+
+    rope = _of_layer(find("rope_parameters") or find("rope_scaling") or {}, layer, find("layer_types"))
+    if rope is None:
+        return None
+    head_dim = find("head_dim")
+    if head_dim is None and find("hidden_size") and find("num_attention_heads"):
+        head_dim = whole("hidden_size", find("hidden_size"), 1) // whole(
+            "num_attention_heads", find("num_attention_heads"), 1
+        )
+    stated = (rope.get("partial_rotary_factor"), find("partial_rotary_factor"), record.partial_rotary)
+    share = next(value for value in stated if value is not None)
+    proportional = rope.get("rope_type") == "proportional"  # there it is the share of pairs that turn, of all
+    rotary_dim = int((head_dim or record.head_dim) * (1 if proportional else positive("partial_rotary_factor", share)))
+    split = _split(record, rope, rotary_dim)
+    split.check_fits(rotary_dim)
+    extension = read_extension(rope, find("max_position_embeddings"))
+    if not rope.keys() - {"rope_theta", "mrope_section", "partial_rotary_factor"}:
+        extension = record.frequencies.extension  # nothing is stated
+    base = rope.get("rope_theta") or find("rope_theta") or record.frequencies.base
+    return Rotary(split, Frequencies(base, extension), record.pairing)
+
+
+def _stated(config: Any) -> Json:
+    """What a configuration states."""
+    if isinstance(config, (str, os.PathLike)):
+        path = Path(config) / "config.json"
+        if not path.is_file():
+            raise ValueError(f"{config} has no config.json; expected a checkpoint folder (nothing is downloaded)")
+        config = json.loads(path.read_text(encoding="utf-8"))
+    elif hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if not isinstance(config, Mapping):
+        raise TypeError(
+            f"config is a {type(config).__name__}; expected a checkpoint folder, a dict or a transformers configuration"
+        )
+    return config
+
+
+def _record(*scopes: Json) -> Family:
+    """The record of a language model, by its own type before that of the whole: GLM-4.6V takes one of two of them."""
+    types = [str(scope.get("model_type")).removesuffix("_text") for scope in scopes]
+    records = [family(name) for name in family_names()]
+    for model_type in types:
+        for record in records:
+            if {model_type, f"{model_type}_thinker"} & {*record.model_types}:
+                return record
+    raise ValueError(
+        f"model_type is {scopes[-1].get('model_type')!r}; known are "
+        f"{', '.join(name for record in records for name in record.model_types)}"
+    )
+
+
+def _of_layer(rope: Any, layer: str | None, types: Any) -> Json | None:
+    """The rope parameters of one type of layer; None where it has none."""
+    if not isinstance(rope, Mapping):
+        raise ValueError(f"rope parameters are {rope!r}; expected an object")
+    layered = {key: value for key, value in rope.items() if value is None or isinstance(value, Mapping)}
+    if not layered or len(layered) != len(rope):
+        if layer is not None and layer not in (types or ()):
+            raise ValueError(f"layer is {layer!r}; the layer types are {', '.join(types or ()) or 'not stated'}")
+        return rope
+    if layer is None and len(layered) == 1:
+        return next(iter(layered.values()))
+    if layer not in layered:
+        raise ValueError(f"layer is {layer!r}; expected one of {', '.join(layered)}, which differ")
+    return layered[layer]
+
+
+def _split(record: Family, rope: Json, rotary_dim: int) -> AxisSplit:
+    allocation = record.split.allocation
+    if rope.get("mrope_interleaved") is not None:
+        allocation = "interleaved" if rope["mrope_interleaved"] else "chunked"
+    section = rope.get("mrope_section") or rope.get("xdrope_section")
+    if section is None:
+        counts = record.split.counts
+        if record.split.axes == 2:  # NeoMME states no section: row and column have half each
+            counts = (rotary_dim // 4, rotary_dim // 4)
+        return AxisSplit(counts, allocation)
+    counts = tuple(section)
+    if allocation == "alternating":  # Ernie's order is h, w, t
+        counts = (*counts[2:], *counts[:2])
+    return AxisSplit(counts, allocation)
