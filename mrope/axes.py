@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from string import digits
 from typing import Literal, get_args
 
@@ -122,7 +121,7 @@ class AxisSplit:
         """
         letters = ""
         for group in pattern.split():
-            match = re.fullmatch(r"(\w+?)(?:[*×](\d+))?", group)
+            match = re.fullmatch(r"(\w+?)(?:\*(\d+))?", group)
             if not match or not 1 <= int(match[2] or 1) <= 4096:
                 raise ValueError(f"pattern {pattern!r} has {group!r}; expected letters and a count, as in 'THW*20 T*4'")
             letters += match[1] * int(match[2] or 1)
@@ -205,7 +204,9 @@ class AxisSplit:
         object.__setattr__(self, "order", tuple(whole("order entry", axis, 0) for axis in self.order))
         given = tuple(self.order.count(axis) for axis in range(self.axes))
         if given != self.counts or sum(given) != len(self.order):
-            raise ValueError(f"mrope_section {self.counts} by-hand, but order gives {given}; `by_hand` counts by itself")
+            raise ValueError(
+                f"mrope_section {self.counts} by-hand, but order gives {given}; `by_hand` counts by itself"
+            )
 
     def _check_interleaved(self) -> None:
         if self.axes != 3:
@@ -300,8 +301,9 @@ def _in_ratio(shares: Sequence[Number], pairs: int) -> tuple[int, ...]:
 
 
 def _spell(letters: str) -> str:
-    """Groups of at most eight letters that repeat, the longest first from the left; what does not repeat by itself."""
-    groups: list[tuple[str, int]] = []
+    """Groups of at most eight letters that repeat, the longest stretch first from the left; the rest as it is."""
+    words: list[str] = []
+    alone = False
     while letters:
         best, repeats = letters[0], 1
         for size in range(1, 9):
@@ -310,9 +312,12 @@ def _spell(letters: str) -> str:
                 count += 1
             if count > 1 and size * count > len(best) * repeats:
                 best, repeats = group, count
-        groups.append((best, repeats))
+        if repeats > 1:
+            words.append(f"{best}*{repeats}")
+        elif alone:
+            words[-1] += best
+        else:
+            words.append(best)
+        alone = repeats == 1
         letters = letters[len(best) * repeats :]
-    words: list[str] = []
-    for alone, run in groupby(groups, key=lambda group: group[1] == 1):
-        words += ["".join(group for group, _ in run)] if alone else [f"{group}*{count}" for group, count in run]
     return " ".join(words)

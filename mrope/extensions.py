@@ -166,7 +166,9 @@ class Yarn(Extension):
         whole("trained", self.trained, 1)
         one_of("ends", self.ends, ("whole", "exact"))
         if not 0 < positive("beta_slow", self.beta_slow) < positive("beta_fast", self.beta_fast):
-            raise ValueError(f"beta_fast {self.beta_fast} is not above beta_slow {self.beta_slow}; expected such as 32, 1")
+            raise ValueError(
+                f"beta_fast {self.beta_fast} is not above beta_slow {self.beta_slow}; expected such as 32, 1"
+            )
         if self.attention is not None:
             positive("attention", self.attention)
 
@@ -248,7 +250,9 @@ class LongRope(Extension):
         name = "long" if _length(self, length) > self.trained else "short"
         divisors = getattr(self, name)
         if 2 * len(divisors) != rotary_dim:
-            raise ValueError(f"{name} has {len(divisors)} divisors; {rotary_dim} rotary channels need {rotary_dim // 2}")
+            raise ValueError(
+                f"{name} has {len(divisors)} divisors; {rotary_dim} rotary channels need {rotary_dim // 2}"
+            )
         return 1.0 / (torch.tensor(divisors, dtype=dtype) * _powers(base, rotary_dim, dtype))
 
 
@@ -420,8 +424,8 @@ def read_extension(parameters: Mapping[str, Any], longest: int | None = None) ->
     """
     if unknown := parameters.keys() - _KEYS:
         raise ValueError(
-            f"rope parameters have {', '.join(sorted(unknown))}, whose meaning is not known here, and ignoring it would "
-            "be wrong"
+            f"rope parameters have {', '.join(sorted(unknown))}, which are not known here, "
+            "and ignoring them would be wrong"
         )
     kind = parameters.get("rope_type", parameters.get("type", "default"))
     one_of("rope_type", kind, (*_DEFAULT, *_READERS))

@@ -101,8 +101,8 @@ class Frequencies:
             raise ValueError(f"there are extensions of {len(self.extension)} axes; pass axis=, which pair reads which")
         if len(self.extension) != int(axis.max()) + 1:
             raise ValueError(
-                f"there are extensions of {len(self.extension)} axes; the split has {int(axis.max()) + 1}: expected one "
-                "for each, None for an axis that stays as it is"
+                f"there are extensions of {len(self.extension)} axes; the split has {int(axis.max()) + 1}: expected "
+                "one for each, None for an axis that stays as it is"
             )
 
     @property

@@ -18,7 +18,6 @@ from torch import Tensor
 from mrope.axes import AxisSplit, HeadSplit
 from mrope.checks import Number, one_of
 from mrope.encoding import Encoding, Properties, Where, read_ids
-from mrope.extensions import Zero
 from mrope.frequencies import Frequencies
 from mrope.positions import Positions
 
@@ -55,7 +54,9 @@ class Rotary(Encoding):
         self.frequencies.check_axes(self.split.axis)
 
     @classmethod
-    def from_config(cls, config: str | PathLike[str] | Mapping[str, Any] | Any, layer: str | None = None) -> Rotary | None:
+    def from_config(
+        cls, config: str | PathLike[str] | Mapping[str, Any] | Any, layer: str | None = None
+    ) -> Rotary | None:
         """The rotary encoding of a transformers language model of any of the families, context extension included.
 
         Args:

@@ -16,10 +16,10 @@ from typing import Any
 
 from mrope.axes import AxisSplit
 from mrope.checks import positive, whole
+from mrope.extensions import read_extension
 from mrope.families import family, family_names
 from mrope.families.qwen import QWEN2_VL, QWEN3_VL, QWEN25_VL
 from mrope.families.record import Family, tokens_of
-from mrope.extensions import read_extension
 from mrope.frequencies import Frequencies
 from mrope.layouts import GridLayout, Layout
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from mrope.axes import AxisSplit
+from mrope.extensions import Ntk
 from mrope.families.record import Family
 from mrope.families.shared import CLIP_MEAN, CLIP_STD, DEFAULT, UNKNOWN, copies, sources
-from mrope.extensions import Ntk
 from mrope.frequencies import Frequencies
 from mrope.layouts import NewlineLayout, XdLayout
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 from types import MethodType, TracebackType
 from typing import Any
@@ -250,8 +251,9 @@ def _prepare_step(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
 
 def _plug_rotary(module: Any, rotary: Rotary, plugged: _Plug) -> None:
     probe = torch.zeros(3, 1, 1, dtype=torch.int64, device=module.inv_freq.device)
-    # Old versions hand out one table per axis, and the attention picks from them by section.
-    per_axis = module(module.inv_freq, probe)[0].dim() == 4
+    # Old versions hand out one table per axis, and the attention picks from them by section. The probe is made on a
+    # copy, since dynamic NTK remembers what it saw.
+    per_axis = deepcopy(module)(module.inv_freq, probe)[0].dim() == 4
     plugged.shadow(module, _ROTARY, (rotary, per_axis))
     plugged.shadow(module, "forward", MethodType(_rotary_forward, module))
 
