@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mrope.axes import AxisSplit
+from mrope.axes import AxisSplit, HeadSplit
 from mrope.batches import BatchPositions, batch
+from mrope.encoding import Encoding
 from mrope.families import Family, family, family_names
 from mrope.frequencies import Frequencies
 from mrope.layouts import GridLayout, Layout
@@ -18,10 +19,12 @@ __all__ = [
     "Audio",
     "AxisSplit",
     "BatchPositions",
+    "Encoding",
     "End",
     "Family",
     "Frequencies",
     "GridLayout",
+    "HeadSplit",
     "Image",
     "Layout",
     "Positions",

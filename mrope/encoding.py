@@ -97,3 +97,12 @@ def read_ids(positions: Where, axes: int | None = None, name: str = "positions")
     if ids.dtype == torch.bool or ids.is_complex():
         raise ValueError(f"{name} have dtype {ids.dtype}; expected whole or real numbers")
     return ids
+
+
+def check_tokens(ids: Tensor, x: Tensor) -> None:
+    """Refuse ids (A, N) or (A, B, N) of other tokens than those of x (B, H, N, D), one included."""
+    if tuple(ids.shape[1:]) not in ((x.shape[-2],), (*x.shape[:-3], x.shape[-2])):
+        raise ValueError(
+            f"positions have shape {tuple(ids.shape)}; q or k of shape {tuple(x.shape)} takes "
+            f"{(len(ids), x.shape[-2])} or {(len(ids), *x.shape[:-3], x.shape[-2])}"
+        )

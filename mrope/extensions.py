@@ -163,7 +163,7 @@ class Yarn(Extension):
 
     def __post_init__(self) -> None:
         _factor(self)
-        whole("trained", self.trained, 1)
+        whole("trained", self.trained, 7)  # below, no pair turns once, and no ramp leads anywhere
         one_of("ends", self.ends, ("whole", "exact"))
         if not 0 < positive("beta_slow", self.beta_slow) < positive("beta_fast", self.beta_fast):
             raise ValueError(
@@ -185,7 +185,13 @@ class Yarn(Extension):
         return 0.1 * scale * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
     def ramp(self, base: float, rotary_dim: int) -> tuple[float, float]:
-        """The pairs between which it leads from kept to slowed: up to the first all keep, from the second all slow."""
+        """The pairs between which it leads from kept to slowed: up to the first all keep, from the second all slow.
+
+        Raises:
+            ValueError: the base is 1 or less, so that later pairs are no slower.
+        """
+        if base <= 1:
+            raise ValueError(f"rope base (rope_theta) is {base:g}; YaRN needs one above 1")
 
         def pair(turns: Number) -> float:
             return rotary_dim * math.log(self.trained / (turns * 2 * math.pi)) / (2 * math.log(base))
@@ -319,6 +325,28 @@ class Zero(Extension):
     ) -> Tensor:
         """See `Extension.inv_freq`."""
         return torch.zeros(rotary_dim // 2, dtype=dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class At(Extension):
+    """An extension that depends on the length, held at one: keys that are cached stay right while a row grows."""
+
+    extension: Extension
+    length: Number
+
+    def __post_init__(self) -> None:
+        positive("length", self.length)
+
+    @property
+    def attention_factor(self) -> float:
+        """See `Extension.attention_factor`."""
+        return self.extension.attention_factor
+
+    def inv_freq(
+        self, base: float, rotary_dim: int, dtype: torch.dtype = torch.float32, length: Number | None = None
+    ) -> Tensor:
+        """See `Extension.inv_freq`."""
+        return self.extension.inv_freq(base, rotary_dim, dtype, self.length)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrope import AxisSplit
+import mrope
+from mrope import AxisSplit, Frequencies, Rotary
+from mrope.axes import HeadSplit
+from mrope.layouts import merge_clusters
 
 
 @pytest.mark.parametrize(
@@ -110,3 +116,114 @@ def test_a_head_that_the_split_does_not_fill_is_refused() -> None:
         split.check_fits(72)
     with pytest.raises(ValueError, match="rotary_dim 63 is odd; a rotary pair takes two channels"):
         split.check_fits(63)
+
+
+# ------------------------------------------------------------------------------------------------- written-down orders
+
+PATTERNS = {
+    "Qwen2-VL": ("T*16 H*24 W*24", None, AxisSplit((16, 24, 24))),
+    "Qwen3-VL": ("THW*20 T*4", None, AxisSplit((24, 20, 20), "interleaved")),
+    "Qwen3.5": ("THW*10 TH", None, AxisSplit((11, 11, 10), "interleaved")),
+    "HY-V4-VL": ("THW*10 TT", None, AxisSplit((12, 10, 10), "interleaved")),
+    "GLM-4V": ("T*8 H*12 W*12", None, AxisSplit((8, 12, 12))),
+    "Ernie 4.5 VL": ("HW*22 T*20", None, AxisSplit((20, 22, 22), "alternating")),
+    "VideoRoPE, HoPE": ("HW*24 T*16", None, AxisSplit((16, 24, 24), "alternating")),
+    "RoPE-Tie": ("XY*32", "XY", AxisSplit((32, 32), "alternating")),
+    "XD-RoPE": ("S*16 W*16 H*16 I*16", "SWHI", AxisSplit((16,) * 4)),
+    "MM-RoPE": ("TTHWHWHW*8", None, AxisSplit((16, 24, 24), "by-hand", (0, 0, 1, 2, 1, 2, 1, 2) * 8)),
+    "VRoPE": ("0123*16", None, AxisSplit((16,) * 4, "by-hand", (0, 1, 2, 3) * 16)),
+    "C2RoPE": ("T*58 X*3 Y*3", "TXY", AxisSplit((58, 3, 3))),
+    "1-D": ("T*64", None, AxisSplit((64,))),
+}
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+def test_every_published_allocation_can_be_spelled(name: str) -> None:
+    pattern, axes, expected = PATTERNS[name]
+    split = AxisSplit.parse(pattern, axes)
+    assert split == expected
+    assert split.pairs in (64, 32)
+    letters = axes or ("0123" if split.axes == 4 else "THW")
+    words = (word.partition("*") for word in pattern.split())
+    assert "".join(letters[axis] for axis in split.axis) == "".join(word * int(count or 1) for word, _, count in words)
+    assert AxisSplit.parse(split.pattern(axes), axes) == split
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=70))
+def test_a_pattern_is_read_back_as_it_was_written(order: list[int]) -> None:
+    used = sorted(set(order))
+    split = AxisSplit.by_hand([used.index(axis) for axis in order])
+    assert split.axis.tolist() == [used.index(axis) for axis in order]
+    assert split.axis.bincount().tolist() == list(split.counts)
+    assert AxisSplit.parse(split.pattern("ABCD"), "ABCD"[: split.axes]) == split
+
+
+@given(st.lists(st.floats(0.05, 20), min_size=1, max_size=5), st.integers(5, 200))
+def test_a_ratio_gives_whole_counts_that_add_up(ratio: list[float], pairs: int) -> None:
+    counts = AxisSplit.by_ratio(ratio, pairs).counts
+    exact = [share * pairs / sum(ratio) for share in ratio]
+    assert sum(counts) == pairs
+    assert min(counts) >= 1
+    if min(exact) >= 1:
+        assert all(abs(count - share) < 1 for count, share in zip(counts, exact, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "pairs", "counts"), [((2, 3, 3), 64, (16, 24, 24)), ((1, 1), 9, (5, 4)), ((100, 1, 1), 8, (6, 1, 1))]
+)
+def test_ratios_worked_by_hand(ratio: tuple[int, ...], pairs: int, counts: tuple[int, ...]) -> None:
+    assert AxisSplit.by_ratio(ratio, pairs).counts == counts
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: AxisSplit.parse("THW*20 T*x"), r"has 'T\*x'; expected letters and a count, as in 'THW\*20 T\*4'"),
+        (lambda: AxisSplit.parse(""), "pattern is empty"),
+        (lambda: AxisSplit.parse("THX*3"), r"does not go with the axes 'TH' \(X\); .* name them, as in axes='TXY'"),
+        (lambda: AxisSplit.parse("TH*3", "THW"), r"does not go with the axes 'THW' \(W\)"),
+        (lambda: AxisSplit.parse("TH*0 W"), r"has 'TH\*0'"),
+        (lambda: AxisSplit.by_hand([]), "order is empty"),
+        (lambda: AxisSplit.by_hand([0, 2]), r"order gives \(1, 0, 1\) pairs to axes 0 to 2; expected at least 1 each"),
+        (lambda: AxisSplit((2, 1), "by-hand", (0, 1, 1)), r"\(2, 1\) by-hand, but order gives \(1, 2\)"),
+        (lambda: AxisSplit((2, 1), "chunked", (0, 0, 1)), "it belongs to by-hand alone"),
+        (lambda: AxisSplit.by_ratio((1, 1, 1), 2), "pairs is 2 for a ratio of 3 axes"),
+        (lambda: AxisSplit.by_ratio((1, -1), 8), "ratio entry is -1; expected a finite number above 0"),
+        (lambda: AxisSplit((24, 20, 22), "alternating"), r"not 20 and 22, as in \(24, 21, 21\)"),
+        (lambda: AxisSplit((24, 20, 21), "alternating"), r"not 20 and 21, as in \(25, 20, 20\)"),
+        (lambda: AxisSplit((16, 24, 24)).check_fits(64), r"sums to 64; rotary_dim 64 needs 32, as in \(8, 12, 12\)"),
+        (lambda: AxisSplit((4, 30, 2), "interleaved"), r"as in \(22, 12, 2\)"),
+    ],
+)
+def test_what_does_not_add_up_is_refused_with_what_does(make, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        make()
+
+
+# ------------------------------------------------------------------------------------------------------ heads, members
+
+
+def test_a_head_has_one_axis_in_mhrope() -> None:
+    split = HeadSplit((2, 3, 3), pairs=64)
+    assert split.axis.shape == (8, 64)
+    assert split.axis[:, 0].tolist() == [0, 0, 1, 1, 1, 2, 2, 2]
+    assert (split.axis == split.axis[:, :1]).all()
+    assert HeadSplit((1, 1, 1), pairs=2, heads=4).axis.tolist() == [[0, 0], [1, 1], [2, 2], [-1, -1]]
+    with pytest.raises(ValueError, match=r"counts \(2, 3, 3\) take 8 heads of 4"):
+        HeadSplit((2, 3, 3), pairs=64, heads=4)
+
+
+def test_each_run_of_pairs_reads_its_member_in_ppe() -> None:
+    positions = mrope.family("qwen2-vl").positions(["text:2", "image:1x8x12", "text:1"])
+    clusters = torch.tensor([-1, -1, *(n // 3 for n in range(24)), -1])
+    merged = merge_clusters(positions, clusters, k=8)
+    assert merged.members is not None
+    ids = merged.members.movedim(0, 1).flatten(0, 1)  # (A * k, M): axis, then member
+    split = AxisSplit((2,) * 8 + (3,) * 16)
+    cos, _ = Rotary(split, Frequencies(1e6)).cos_sin(ids)
+    for token in (0, 3, len(merged.ids[0]) - 1):
+        for j in range(64):
+            axis = 0 if j < 16 else 1 if j < 40 else 2
+            within, run = (j - (0, 16, 40)[axis]), (2, 3, 3)[axis]
+            position = merged.members[within // run, axis, token].item()
+            assert cos[token, j].item() == pytest.approx(math.cos(position * 1e6 ** (-j / 64)), abs=1e-5)

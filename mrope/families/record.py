@@ -81,8 +81,7 @@ class Family:
         frequencies: radians per position of each pair.
         head_dim: channels of one attention head of the language model.
         partial_rotary: the share of them that rotates.
-        other_layers: type of layer -> its rotary encoding, where it is another one than the fields above make; None
-            where such layers do not rotate.
+        other_layers: type of layer -> its rotary encoding, where it is another one than the fields above make.
         boxes: how the model writes box corners: pixels of the resized picture, thousandths of its sides, not at all
             ("none"), or in a way that was not found ("unknown").
         sources: field name -> where its value was found. No checkpoint was opened for any of them.
@@ -113,7 +112,7 @@ class Family:
     frequencies: Frequencies
     head_dim: int
     partial_rotary: Number = 1
-    other_layers: Mapping[str, Rotary | None] = field(default_factory=dict, hash=False)
+    other_layers: Mapping[str, Rotary] = field(default_factory=dict, hash=False)
     boxes: Boxes
     sources: Mapping[str, str] = field(hash=False, compare=False)
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from mrope.axes import AxisSplit
 from mrope.checks import positive, whole
-from mrope.extensions import read_extension
+from mrope.extensions import Zero, read_extension
 from mrope.families import family, family_names
 from mrope.families.record import Family
 from mrope.frequencies import Frequencies
@@ -21,7 +21,7 @@ Json = Mapping[str, Any]
 _NESTED = ("thinker_config", "text_config")  # where the language model's own configuration lies
 
 
-def read_rotary(config: Any, layer: str | None = None) -> Rotary | None:
+def read_rotary(config: Any, layer: str | None = None) -> Rotary:
     """See `Rotary.from_config`."""
     whole_config = _stated(config)
     text = whole_config
@@ -34,7 +34,7 @@ def read_rotary(config: Any, layer: str | None = None) -> Rotary | None:
 
     rope = _of_layer(find("rope_parameters") or find("rope_scaling") or {}, layer, find("layer_types"))
     if rope is None:
-        return None
+        return Rotary(record.split, Frequencies(record.frequencies.base, Zero()), record.pairing)
     head_dim = find("head_dim")
     if head_dim is None and find("hidden_size") and find("num_attention_heads"):
         head_dim = whole("hidden_size", find("hidden_size"), 1) // whole(

@@ -11,6 +11,7 @@ from torch import Tensor
 from mrope.axes import AxisSplit
 from mrope.checks import Number, whole
 from mrope.encoding import Encoding, Properties
+from mrope.frequencies import Frequencies
 from mrope.rotary import Rotary
 
 TOKENS, CLOSE = 12, 1e-3
@@ -65,10 +66,12 @@ def audit_encoding(
 
 
 def _text_is_rope(rotary: Rotary, q: Tensor, k: Tensor) -> bool:
-    text = torch.arange(q.shape[-2])
-    plain = Rotary(AxisSplit((rotary.split.pairs,)), rotary.frequencies, rotary.pairing, rotary.angles)
-    axes = len(rotary.split.counts)
-    return _same(rotary(q, k, text.expand(axes, -1))[0], plain(q, k, text[None])[0])
+    text = torch.arange(q.shape[-2]) * 99_991  # far enough for the slowest pairs to have turned
+    frequencies = rotary.frequencies
+    if isinstance(frequencies.extension, tuple):  # of one axis each: what they leave alone is the plain rotary
+        frequencies = Frequencies(frequencies.base)
+    plain = Rotary(AxisSplit((rotary.split.pairs,)), frequencies, rotary.pairing, rotary.angles)
+    return _same(rotary(q, k, text.expand(rotary.axes, -1))[0], plain(q, k, text[None])[0])
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
