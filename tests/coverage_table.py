@@ -1,7 +1,8 @@
 """The table of evidence: prints it; `python tests/coverage_table.py --write` writes COVERAGE.md.
 
 It collects the suite without running it, and counts the tests that are marked `evidence(column, *subjects, prompts)`. A
-subject is the name of a family or of a class of layouts; where a mark names none, it comes from the test's parameters.
+subject is the name of a family or of a class of layouts or encodings; where a mark names none, it comes from the test's
+parameters.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sources import ROOT
 
 import mrope
 import mrope.layouts
+from mrope.encodings import LinearRope, encoding, encoding_names
 
 COVERAGE = ROOT / "COVERAGE.md"
 COLUMNS = {
@@ -28,8 +30,24 @@ COLUMNS = {
     "swap": "h/w swap turns red",
     "shapes": "batch shapes",
 }
+ENCODING_COLUMNS = {
+    "definition": "definition",
+    "library": "installed library",
+    "properties": "declared properties",
+    "gradient": "gradient",
+    "kernels": "kernels",
+}
 # Rules of papers, whose code is a fork or a patch of one model. The raster is in every model without axes.
 IN_NO_LIBRARY = (
+    "CirculantRope",
+    "ComRope",
+    "GoldenGateRope",
+    "GrapeRope",
+    "LieRope",
+    "NoPe",
+    "Pope",
+    "StringRope",
+    "XPos",
     "AnchoredLayout",
     "CircleLayout",
     "HopeLayout",
@@ -61,10 +79,20 @@ tests of random prompts draw 25 to 100 each.
 
 A family has all of these for itself; they count for its layout, too. What a layout is tested with does not count for
 its families. Families that the installed transformers lacks are skipped by name.
+
+Of encodings, in the third table:
+
+- definition: equal to the formula, written once more in slow Python or float64 NumPy, or to values worked by hand.
+- installed library: whole tensors equal to those of transformers or timm.
+- declared properties: norm, shift, text and commutation are measured, and are as the class declares them; of those that
+  learn, after they have learned, too.
+- gradient: gradcheck of what learns, and of what is turned or added to.
+- kernels: Numba and Triton against plain torch, forward and backward.
 """
 LEGEND = """
 n/a, in no library: a rule of a paper, whose code is a fork or a patch of one model.
 n/a, one value on all axes: the layout has no rows and columns that could be swapped.
+n/a, plain torch: the encoding has no kernels of its own and calls none.
 """
 
 
@@ -83,6 +111,11 @@ def layout_names() -> list[str]:
     """The public classes of layouts."""
     public = {name: getattr(mrope.layouts, name) for name in mrope.layouts.__all__}
     return [name for name, each in public.items() if hasattr(each, "growth") and not inspect.isabstract(each)]
+
+
+def encodings() -> Mapping[str, type[mrope.Encoding]]:
+    """The classes of encodings, by their own names."""
+    return {kind.__name__: kind for kind in map(encoding, encoding_names())}
 
 
 class _Suite:
@@ -117,10 +150,10 @@ def evidence(items: Sequence[pytest.Item]) -> dict[tuple[str, str], Evidence]:
         for mark in item.iter_markers("evidence"):
             column, *words = mark.args
             words = words or _words(item)
-            if column not in COLUMNS or not words or not subjects.keys() >= set(words):
+            if column not in {**COLUMNS, **ENCODING_COLUMNS} or not words or not subjects.keys() >= set(words):
                 raise ValueError(
                     f"{item.nodeid} is marked as {column!r} of {', '.join(words) or 'nothing'}; expected one of "
-                    f"{', '.join(COLUMNS)}, and families or layouts that there are"
+                    f"{', '.join({**COLUMNS, **ENCODING_COLUMNS})}, and families, layouts or encodings that there are"
                 )
             found = Evidence(1, mark.kwargs.get("prompts", 0))
             for subject in set().union(*(subjects[word] for word in words)):
@@ -130,7 +163,7 @@ def evidence(items: Sequence[pytest.Item]) -> dict[tuple[str, str], Evidence]:
 
 def _subjects() -> dict[str, set[str]]:
     """What a mark or a parameter may say -> the families and classes of layouts that this is."""
-    found = {name: {name} for name in layout_names()}
+    found = {name: {name} for name in (*layout_names(), *encodings())}
     found |= {name: {type(case.layout).__name__} for name, case in _cases().items()}
     for name in mrope.family_names():
         record = mrope.family(name)
@@ -160,14 +193,25 @@ def without_columns() -> set[str]:
     return {name for name, _ in layouts} - {name for name, swapped in layouts if swapped}
 
 
+def excuses() -> dict[tuple[str, str], str]:
+    """(subject, column) -> why there is nothing."""
+    found = {(name, column): "n/a, in no library" for name in IN_NO_LIBRARY for column in ("parity", "library")}
+    found |= {(name, "swap"): "n/a, one value on all axes" for name in without_columns()}
+    found |= {
+        (name, "kernels"): "those of `Rotary`" if issubclass(kind, LinearRope) else "n/a, plain torch"
+        for name, kind in encodings().items()
+        if name != "Rotary"
+    }
+    return found
+
+
 def table(cells: Mapping[tuple[str, str], Evidence]) -> str:
     """The whole of COVERAGE.md.
 
     Raises:
         ValueError: a cell is empty, or is filled where there can be nothing.
     """
-    nothing = {(name, "parity"): "n/a, in no library" for name in IN_NO_LIBRARY}
-    nothing |= {(name, "swap"): "n/a, one value on all axes" for name in without_columns()}
+    nothing = excuses()
     other_rules = {(name, "parity") for name in mrope.family_names() if mrope.family(name).deviations}
     wrong: list[str] = []
 
@@ -183,13 +227,17 @@ def table(cells: Mapping[tuple[str, str], Evidence]) -> str:
         return f"{found.tests} ({found.prompts}){star}" if found.prompts else f"{found.tests}{star}"
 
     parts = [HEAD]
-    for title, subjects in (("family", mrope.family_names()), ("layout", layout_names())):
+    for title, subjects, columns in (
+        ("family", mrope.family_names(), COLUMNS),
+        ("layout", layout_names(), COLUMNS),
+        ("encoding", encodings(), ENCODING_COLUMNS),
+    ):
         rows = [
-            (title, *COLUMNS.values()),
-            *((f"`{each}`", *(cell(each, key) for key in COLUMNS)) for each in subjects),
+            (title, *columns.values()),
+            *((f"`{each}`", *(cell(each, key) for key in columns)) for each in subjects),
         ]
         head, *body = (f"| {' | '.join(row)} |" for row in rows)
-        parts.append("\n".join(("", head, "|---" * (len(COLUMNS) + 1) + "|", *body, "")))
+        parts.append("\n".join(("", head, "|---" * (len(columns) + 1) + "|", *body, "")))
     if wrong:
         raise ValueError("rows that cannot be listed: " + "; ".join(wrong))
     return "".join((*parts, LEGEND))
