@@ -1,0 +1,224 @@
+"""Linear attention that rotary encodings can turn: cost linear in the tokens, and a state of one size to decode from.
+
+Letters: B batch, H heads, N tokens, C channels, D head dim (turned: maybe another), E head dim of the values, L tokens
+of a chunk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import elu
+
+from mrope.attention.masks import Tokens, read_tokens
+from mrope.checks import one_of, whole
+from mrope.encoding import Encoding, Where
+from mrope.shards import PADDING
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearState:
+    """What causal linear attention keeps of the tokens before: sums over the keys of each row's last document.
+
+    Args:
+        kv: (B, H, D, E) of turned key times value.
+        keys: (B, H, D) of keys, not turned.
+        segments: (B,) int64, that document; -1 before the first token.
+    """
+
+    kv: Float[Tensor, "b h dt e"]
+    keys: Float[Tensor, "b h d"]
+    segments: Int64[Tensor, " b"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LinearOutput:
+    """What linear attention gives.
+
+    Args:
+        values: (B, H, N, E); from `LinearAttention`, (B, N, C).
+        state: to go on from, after causal attention; None after attention to all.
+    """
+
+    values: Float[Tensor, "*b n e"]
+    state: LinearState | None
+
+
+def linear_attend(
+    q: Float[Tensor, "b h n d"],
+    k: Float[Tensor, "b h n d"],
+    v: Float[Tensor, "b h n e"],
+    *,
+    encoding: Encoding,
+    positions: Where,
+    rule: Literal["causal", "all"] = "causal",
+    state: LinearState | None = None,
+    chunk: int = 64,
+) -> LinearOutput:
+    """Attention with weights phi(q) . phi(k), phi = elu + 1, turned above the fraction bar and not below it.
+
+    RoFormer (arXiv:2104.09864), equation 19: token m gets the sum of (R_m phi(q_m)) . (R_n phi(k_n)) v_n over the sum
+    of phi(q_m) . phi(k_n). What is below stays positive; the turned weights may be negative and add up to another
+    number than 1. Sums are of float32 at least. A query without a key, as in padding, gives zeros.
+
+    Args:
+        q: (B, H, N, D), not turned.
+        k: (B, H, N, D), not turned; as many heads as q.
+        v: (B, H, N, E).
+        encoding: `rotate` is called; one that biases scores is refused, as there are none.
+        positions: of the tokens; one row of them serves the whole batch. In a packed row each document is for itself.
+        rule: "causal" in the order of the row, or "all" of a document.
+        state: of the tokens before these, causal only. Tokens of the same document go on from it.
+        chunk: L, causal only: tokens that are worked on at once, in memory of L * L a head.
+
+    Raises:
+        ValueError: the encoding adds a bias, heads differ, positions are of other tokens, documents of a row are not
+            in the order of their numbers, or a state is given for attention to all.
+
+    >>> q, k, v = torch.randn(3, 1, 2, 6, 8)
+    >>> whole = linear_attend(q, k, v, encoding=Encoding(), positions=torch.arange(6).repeat(3, 1))
+    >>> whole.values.shape, whole.state.kv.shape
+    (torch.Size([1, 2, 6, 8]), torch.Size([1, 2, 8, 8]))
+    """
+    one_of("rule", rule, ("causal", "all"))
+    size = whole("chunk", chunk, 1)
+    if type(encoding).bias is not Encoding.bias:
+        raise ValueError(f"{type(encoding).__name__} adds a bias to scores, which linear attention never makes")
+    if q.shape != k.shape or k.shape[:3] != v.shape[:3]:
+        raise ValueError(
+            f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}; expected (B, H, N, D) "
+            "twice and (B, H, N, E)"
+        )
+    tokens = read_tokens(positions, (q.shape[0], q.shape[2]), encoding.axes)
+    exact = torch.promote_types(q.dtype, torch.float32)
+    plain_q, plain_k = (elu(x.to(exact)) + 1 for x in (q, k))
+    turned_q, turned_k = encoding.rotate(plain_q, plain_k, positions)
+    parts = _Parts(plain_q, plain_k, turned_q, turned_k, v.to(exact))
+    if rule == "all":
+        if state is not None:
+            raise ValueError('state is given; rule "all" looks at whole documents and goes on from none')
+        return LinearOutput(_documents(parts, tokens).to(v.dtype), None)
+    segments = tokens.segments
+    if ((segments != PADDING) & (segments != segments.cummax(dim=1).values)).any():
+        raise ValueError("segments go down along a row; expected documents in the order of their numbers")
+    now, out = _start(parts) if state is None else state, []
+    for start in range(0, q.shape[2], size):
+        piece = slice(start, start + size)
+        values, now = _step(parts.cut(piece), segments[:, piece], now)
+        out.append(values)
+    values = torch.cat(out, dim=2) if out else parts.v
+    return LinearOutput(values.to(v.dtype), now)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Parts:
+    """phi(q) and phi(k), (B, H, N, D), turned or not, and v."""
+
+    q: Tensor
+    k: Tensor
+    turned_q: Tensor
+    turned_k: Tensor
+    v: Tensor
+
+    def cut(self, piece: slice) -> _Parts:
+        return _Parts(*(x[:, :, piece] for x in (self.q, self.k, self.turned_q, self.turned_k, self.v)))
+
+
+def _start(parts: _Parts) -> LinearState:
+    rows, heads = parts.v.shape[:2]
+    return LinearState(
+        parts.v.new_zeros(rows, heads, parts.turned_k.shape[-1], parts.v.shape[-1]),
+        parts.v.new_zeros(rows, heads, parts.k.shape[-1]),
+        torch.full((rows,), PADDING, device=parts.v.device),
+    )
+
+
+def _step(parts: _Parts, segments: Tensor, state: LinearState) -> tuple[Tensor, LinearState]:
+    """One chunk: its own pairs of tokens, and the sums over the tokens before it."""
+    real = segments != PADDING
+    own = ((segments[:, :, None] == segments[:, None, :]) & real[:, None, :]).tril()[:, None]
+    before = ((segments == state.segments[:, None]) & real)[:, None, :, None]
+    above = (parts.turned_q @ parts.turned_k.mT * own) @ parts.v + parts.turned_q @ state.kv * before
+    below = (parts.q @ parts.k.mT * own).sum(-1, keepdim=True) + parts.q @ state.keys[..., None] * before
+    last = torch.maximum(state.segments, segments.amax(dim=1))
+    kept, new = state.segments == last, ((segments == last[:, None]) & real)[:, None, :, None]
+    kv = state.kv * kept[:, None, None, None] + (parts.turned_k * new).mT @ parts.v
+    keys = state.keys * kept[:, None, None] + (parts.k * new).sum(dim=2)
+    return _ratio(above, below), LinearState(kv, keys, last)
+
+
+def _documents(parts: _Parts, tokens: Tokens) -> Tensor:
+    """Attention to all of a document, document by document."""
+    rows = torch.arange(len(parts.v), device=parts.v.device)[:, None].expand_as(tokens.segments)
+    keys, document, lengths = torch.unique(
+        torch.stack((rows, tokens.segments)).flatten(1), dim=1, return_inverse=True, return_counts=True
+    )
+    order = document.argsort(stable=True)
+
+    def split(x: Tensor) -> Iterable[Tensor]:
+        """(H, tokens of a document, D) for each document."""
+        return (part.transpose(0, 1) for part in x.transpose(1, 2).flatten(0, 1)[order].split(lengths.tolist()))
+
+    columns = map(split, (parts.q, parts.k, parts.turned_q, parts.turned_k, parts.v))
+    out = []
+    for segment, q, k, turned_q, turned_k, v in zip(keys[1].tolist(), *columns, strict=True):
+        above = turned_q @ (turned_k.mT @ v)
+        below = q @ k.sum(dim=1)[..., None]
+        out.append(torch.zeros_like(v) if segment == PADDING else _ratio(above, below))
+    flat = torch.cat([part.transpose(0, 1) for part in out])[order.argsort()]
+    return flat.unflatten(0, rows.shape).transpose(1, 2)
+
+
+def _ratio(above: Tensor, below: Tensor) -> Tensor:
+    """`above` / `below`, and 0 where there was no key: `below` is positive otherwise."""
+    return above / torch.where(below == 0, 1, below)
+
+
+class LinearAttention(nn.Module):
+    """Multi-head linear attention through any encoding that turns: four projections around `linear_attend`.
+
+    Args:
+        dim: channels C.
+        heads: H; ``dim / heads`` is the head dim D.
+        encoding: where tokens are; its parameters, if it learns, are the module's as well.
+        rule: "causal" or "all".
+        chunk: tokens that are worked on at once, causal only.
+
+    Raises:
+        ValueError: channels do not divide into heads.
+
+    >>> attention = LinearAttention(32, 4, encoding=Encoding())
+    >>> prompt = attention(torch.randn(1, 5, 32), torch.arange(5).repeat(3, 1))
+    >>> attention(torch.randn(1, 1, 32), torch.full((3, 1), 5), state=prompt.state).values.shape
+    torch.Size([1, 1, 32])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        encoding: Encoding,
+        rule: Literal["causal", "all"] = "causal",
+        chunk: int = 64,
+    ):
+        super().__init__()
+        if whole("dim", dim, 1) % whole("heads", heads, 1):
+            raise ValueError(f"dim {dim} does not split into {heads} heads")
+        one_of("rule", rule, ("causal", "all"))
+        self.heads, self.encoding, self.chunk = heads, encoding, whole("chunk", chunk, 1)
+        self.rule: Literal["causal", "all"] = rule
+        self.q, self.k, self.v, self.out = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+
+    def forward(self, x: Float[Tensor, "b n c"], positions: Where, *, state: LinearState | None = None) -> LinearOutput:
+        """Attend; with a state, `x` and `positions` are of the new tokens alone."""
+        q, k, v = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        seen = linear_attend(
+            q, k, v, encoding=self.encoding, positions=positions, rule=self.rule, state=state, chunk=self.chunk
+        )
+        return LinearOutput(self.out(seen.values.transpose(1, 2).flatten(2)), seen.state)

@@ -1,0 +1,128 @@
+"""What an attention keeps: the known mistakes, each looked for in the outputs of any callable.
+
+Letters: B batch, Hq heads of queries, Hk heads of keys and values, N tokens, D head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from mrope.batches import BatchPositions, batch
+from mrope.checks import whole
+from mrope.layouts import GridLayout, Layout
+from mrope.positions import Positions, pack
+from mrope.spans import Image, Text
+
+Attend: TypeAlias = Callable[[Tensor, Tensor, Tensor, BatchPositions], Tensor]
+"""q (B, Hq, N, D), k and v (B, Hk, N, D) and the positions of all of them -> (B, Hq, N, E)."""
+
+CLOSE = 1e-4  # of the largest output, which float32 angles keep
+_CUT = 9  # a token inside the first prompt's picture
+_PROMPTS = ([Text(4), Image((1, 3, 5)), Text(3)], [Text(4), Image((1, 5, 3)), Text(3)], [Image((1, 4, 2)), Text(7)])
+"""Two of one length that differ in their ids, since rows may be mixed up unseen otherwise, and a shorter one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionAudit:
+    """What held, to `CLOSE`, for causal attention to random tokens of three prompts with pictures.
+
+    Args:
+        shift: the output stays when all positions move together, each axis by another amount. Not so where values are
+            turned, a head size is odd, or queries and keys are turned differently.
+        rows: a row of a batch comes out as it does alone. Not so with positions of the wrong row.
+        padding: padding on the left changes no token, and gives no NaN.
+        documents: documents packed in one row come out as they do alone.
+        causal: no token feels a later one.
+        cached: pieces with a cache come out as the whole. Not so where cached keys are turned again, or queries and
+            new keys get positions from the wrong place. None: no cache was given.
+    """
+
+    shift: bool
+    rows: bool
+    padding: bool
+    documents: bool
+    causal: bool
+    cached: bool | None
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """The names of those that did not hold."""
+        return tuple(field.name for field in fields(self) if getattr(self, field.name) is False)
+
+
+@torch.no_grad()
+def audit_attention(
+    attend: Attend,
+    *,
+    cached: Callable[[], Attend] | None = None,
+    layout: Layout = GridLayout(merge=1),
+    heads: int = 4,
+    kv_heads: int = 2,
+    head_dim: int = 16,
+    seed: int = 0,
+) -> AttentionAudit:
+    """Run an attention on random float64 tokens and say which known mistakes it does not make.
+
+    Args:
+        attend: the attention, causal inside each document, from queries and keys that are not turned.
+        cached: makes the same attention with an empty cache; it is called with piece after piece of one prompt.
+        layout: gives the positions; it takes text and images of any size.
+        heads: Hq.
+        kv_heads: Hk.
+        head_dim: D.
+        seed: of the random numbers.
+
+    >>> from mrope.attention import attend
+    >>> from mrope.encoding import Encoding
+    >>> audit_attention(lambda q, k, v, positions: attend(q, k, v, encoding=Encoding(), positions=positions)).faults
+    ()
+    """
+    sizes = (whole("heads", heads, 1), whole("kv_heads", kv_heads, 1), whole("kv_heads", kv_heads, 1))
+    rng = torch.Generator().manual_seed(seed)
+    rows = [layout(prompt) for prompt in _PROMPTS]
+    parts = [
+        [torch.randn(1, h, row.length, head_dim, generator=rng, dtype=torch.float64) for h in sizes] for row in rows
+    ]
+    alone = [_run(attend, qkv, row) for qkv, row in zip(parts, rows, strict=True)]
+    missing = rows[0].length - rows[2].length
+    padded = [pad(x, (0, 0, missing, 0)) for x in parts[2]]
+    step = torch.arange(1, len(rows[0].ids) + 1)[:, None] * 3
+    other_end = [torch.cat((x[:, :, :_CUT], -x[:, :, _CUT:]), dim=2) for x in parts[0]]
+    return AttentionAudit(
+        shift=_same(_run(attend, parts[0], replace(rows[0], ids=rows[0].ids + step)), alone[0]),
+        rows=_same(_run(attend, _joined(parts[:2], dim=0), *rows[:2]), torch.cat(alone[:2])),
+        padding=_same(_run(attend, _joined([parts[0], padded], dim=0), rows[0], rows[2])[1:, :, missing:], alone[2]),
+        documents=_same(_run(attend, _joined(parts, dim=2), pack(rows)), torch.cat(alone, dim=2)),
+        causal=_same(_run(attend, other_end, rows[0])[:, :, :_CUT], alone[0][:, :, :_CUT]),
+        cached=None if cached is None else _same(_in_pieces(cached(), parts[0], rows[0]), alone[0]),
+    )
+
+
+def _run(attend: Attend, qkv: Sequence[Tensor], *rows: Positions) -> Tensor:
+    q, k, v = qkv
+    return attend(q, k, v, batch(rows))
+
+
+def _joined(parts: Sequence[Sequence[Tensor]], dim: int) -> list[Tensor]:
+    """All q, all k and all v behind one another."""
+    return [torch.cat(each, dim=dim) for each in zip(*parts, strict=True)]
+
+
+def _in_pieces(attend: Attend, qkv: Sequence[Tensor], row: Positions) -> Tensor:
+    """A first piece, a second one from inside the picture on, and the last three tokens one by one."""
+    edges = [0, _CUT, *range(row.length - 3, row.length + 1)]
+    pieces = [
+        _run(attend, [x[:, :, start:stop] for x in qkv], row.chunk(start, stop)) for start, stop in pairwise(edges)
+    ]
+    return torch.cat(pieces, dim=2)
+
+
+def _same(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool((a - b).abs().max() < CLOSE * b.abs().max())
