@@ -12,12 +12,20 @@ from typing import Annotated
 
 import typer
 
-from mrope.cli import demo, families, parity, plan, positions, read, reader
+from mrope.cli import demo, families, frequencies, parity, plan, positions, read, reader
 from mrope.cli.errors import OneLineErrors
 
 __all__ = ["app", "main"]
 
-COMMANDS = (plan.plan, positions.positions, families.families, demo.demo, read.read, parity.parity)
+COMMANDS = (
+    plan.plan,
+    positions.positions,
+    families.families,
+    frequencies.frequencies,
+    demo.demo,
+    read.read,
+    parity.parity,
+)
 GROUPS = {"reader": reader.app}
 
 app = typer.Typer(

@@ -43,6 +43,7 @@ def facts(record: Family) -> dict[str, object]:
         "allocation": record.split.allocation,
         "partial_rotary": record.partial_rotary,
         "base": record.frequencies.base,
+        "extension": None if record.frequencies.extension is None else str(record.frequencies.extension),
         "resize": record.resize,
         "patch_order": record.patch_order,
         "boxes": record.boxes,

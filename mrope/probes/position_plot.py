@@ -90,7 +90,7 @@ def plot_positions(
     figure = _draw(joined, runs, list(_begins(rows)), family)
     picture = BytesIO()
     figure.savefig(picture, format=kind, dpi=150)
-    _write(target, picture.getvalue())
+    write_plot(target, picture.getvalue())
 
 
 def _with_planned(row: Positions) -> Positions:
@@ -289,7 +289,8 @@ def _legend(figure: Figure, runs: Sequence[_Run]) -> None:
     )
 
 
-def _write(target: Path, content: bytes) -> None:
+def write_plot(target: Path, content: bytes) -> None:
+    """Write a picture, whole or not at all."""
     if target.is_dir():
         raise ValueError(f"{target} is in the way: it is a folder, and the plot is a file")
     if not target.parent.is_dir():
