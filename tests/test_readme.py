@@ -24,17 +24,18 @@ def stdout(*command: str) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("name", ["quickstart", "shapes"])
+@pytest.mark.parametrize("name", ["quickstart", "shapes", "encodings"])
 def test_a_program_is_an_example_and_prints_what_is_shown(name: str) -> None:
     example = ROOT / "examples" / f"{name}.py"
     program = example.read_text().split('"""\n', 1)[1].strip()
     assert f"```python\n{program}\n```\n\n```\n{stdout(sys.executable, str(example))}\n```" in README
 
 
-def test_the_shell_prints_what_is_shown() -> None:
-    shown = README.split("$ mrope positions ")[1].split("\n```")[0]
+@pytest.mark.parametrize("command", ["positions", "frequencies"])
+def test_the_shell_prints_what_is_shown(command: str) -> None:
+    shown = README.split(f"$ mrope {command} ")[1].split("\n```")[0]
     arguments, _, output = shown.partition("\n")
-    assert stdout(sys.executable, "-m", "mrope", "positions", *shlex.split(arguments)) == output
+    assert stdout(sys.executable, "-m", "mrope", command, *shlex.split(arguments)) == output
 
 
 def test_the_reader_reads_what_the_example_draws(tmp_path: Path) -> None:
