@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sources import ROOT
 
 import mrope
 from mrope import AxisSplit, Frequencies, Rotary
@@ -330,3 +333,30 @@ def test_a_cache_wants_frequencies_of_one_length() -> None:
     held = Rotary(AxisSplit(), Frequencies(1e6, At(DynamicNtk(2, 32), 40)))
     cached = attend(q, q, q, encoding=held, positions=positions, cache=KVCache())
     torch.testing.assert_close(cached, attend(q, q, q, encoding=growing, positions=positions))
+
+
+# ------------------------------------------------------------------------------------------------------------ compiled
+
+
+def test_every_kind_of_rotary_compiles_without_a_break() -> None:
+    # In a process of its own: the checks of shapes that tests put into our functions would be traced as well.
+    script = """
+import torch
+from mrope import AxisSplit, Frequencies, HeadSplit, Rotary
+from mrope.extensions import Ntk, Yarn, Zero
+
+for rotary in (
+    Rotary(AxisSplit((8, 12, 12)), Frequencies(1e4)),
+    Rotary(AxisSplit.parse("TTHWHWHW*4"), Frequencies(1e4, Yarn(4, 512)), "adjacent"),
+    Rotary(AxisSplit((11, 11, 10), "interleaved"), Frequencies(1e4, (Ntk(2), None, Zero()))),
+    Rotary(AxisSplit((8, 12, 12)), Frequencies(1e4), angles="exact"),
+    Rotary(HeadSplit((1, 1, 2), pairs=32), Frequencies(1e4)),
+):
+    torch._dynamo.reset()
+    compiled = torch.compile(rotary.rotate, fullgraph=True, backend="eager", dynamic=True)
+    for tokens in (7, 9):
+        q, k, ids = torch.randn(2, 4, tokens, 72), torch.randn(2, 4, tokens, 72), torch.randint(0, 99, (3, 2, tokens))
+        assert all(map(torch.equal, compiled(q, k, ids), rotary.rotate(q, k, ids)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
