@@ -17,7 +17,7 @@ from torch import Tensor
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import mrope
-from mrope import AxisSplit, Frequencies, Rotary
+from mrope import AxisSplit, Frequencies, HeadSplit, Rotary
 from mrope.extensions import DynamicNtk, LongRope, Ntk, Yarn, read_extension
 
 MODEL_TYPES = [name for record in map(mrope.family, mrope.family_names()) for name in record.model_types]
@@ -65,7 +65,7 @@ def theirs(config: Any, ids: Tensor, *heads: Tensor) -> tuple[Tensor, ...]:
     return found.apply_rotary_pos_emb(*heads, cos, sin)
 
 
-def random_heads(split: AxisSplit, head_dim: int, high: int = 5_000) -> tuple[Tensor, Tensor, Tensor]:
+def random_heads(split: AxisSplit | HeadSplit, head_dim: int, high: int = 5_000) -> tuple[Tensor, Tensor, Tensor]:
     """Ids (A, 2, 37), queries and keys."""
     ids = torch.randint(0, high, (split.axes, 2, 37))
     return ids, torch.randn(2, 3, 37, head_dim), torch.randn(2, 1, 37, head_dim)

@@ -62,8 +62,8 @@ class LinearRope(Encoding):
         """
         check_tokens(read_ids(positions, self.axes), q)
         cos, sin = self.cos_sin(positions)
-        if cos.dim() == 4:
-            heads_per_set(q, cos.shape[1]), heads_per_set(k, cos.shape[1])
+        for x in (q, k) if cos.dim() == 4 else ():
+            heads_per_set(x, cos.shape[1])
         return rotate_qk(q, k, cos, sin, pairing=self.pairing)
 
 

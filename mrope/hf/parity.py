@@ -120,7 +120,7 @@ def _rotary_check(family: Family, model: Any) -> Check:
     ids = torch.randint(0, 20_000, (3, 1, 500), generator=torch.Generator().manual_seed(0)).to(model.device)
     rotary = family.rotary()
     module = model.model.language_model.rotary_emb
-    theirs = [_by_pair(table, rotary.split) for table in module(torch.zeros(1, device=model.device), ids)]
+    theirs = [_by_pair(table, family.split) for table in module(torch.zeros(1, device=model.device), ids)]
     ours = [torch.cat([table, table], dim=-1) for table in rotary.cos_sin(ids)]
     return _equal("rotary cos and sin", torch.stack(ours), torch.stack(theirs))
 
