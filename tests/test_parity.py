@@ -45,7 +45,7 @@ def test_a_checkpoint_passes(name: str, tmp_path: Path) -> None:
 
 def test_what_differs_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save("qwen2-vl", tmp_path)
-    monkeypatch.setattr("mrope.Rotary.cos_sin", lambda self, ids: (torch.zeros(*ids.shape[1:], 64),) * 2)
+    monkeypatch.setattr("mrope.Rotary.cos_sin", lambda self, ids, length=None: (torch.zeros(*ids.shape[1:], 64),) * 2)
     all_at_one = lambda ids, sizes, start: ids.fill(start) or (start + 1, start + 1, 1)  # noqa: E731
     monkeypatch.setattr("mrope.layouts.grid.write_still", all_at_one)
     result = parity(folder, "--json")
