@@ -79,13 +79,6 @@ class AxisSplit:
         counts = tuple(order.count(axis) for axis in range(max(order) + 1))
         if 0 in counts:
             raise ValueError(f"order gives {counts} pairs to axes 0 to {max(order)}; expected at least 1 each")
-        for allocation in ("chunked", "interleaved", "alternating"):
-            try:
-                named = cls(counts, allocation)
-            except ValueError:  # not of so many axes, or not with these counts
-                continue
-            if named._dealt() == order:
-                return named
         return cls(counts, "by-hand", order)
 
     @classmethod
@@ -121,7 +114,7 @@ class AxisSplit:
         """
         letters = ""
         for group in pattern.split():
-            match = re.fullmatch(r"(\w+?)(?:\*(\d+))?", group)
+            match = re.fullmatch(r"\(?(\w+?)\)?(?:[*\u00d7](\d+))?", group)
             if not match or not 1 <= int(match[2] or 1) <= 4096:
                 raise ValueError(f"pattern {pattern!r} has {group!r}; expected letters and a count, as in 'THW*20 T*4'")
             letters += match[1] * int(match[2] or 1)
@@ -133,7 +126,8 @@ class AxisSplit:
         if missing or len({*axes}) != len(axes):
             raise ValueError(
                 f"pattern {pattern!r} does not go with the axes {axes!r} ({', '.join(missing) or 'one occurs twice'}); "
-                "expected each of them at least once, and no other; name them, as in axes='TXY'"
+                f"expected each of them at least once, and no other; name them, as in "
+                f"axes={''.join(dict.fromkeys(letters))!r}"
             )
         return cls.by_hand([axes.index(letter) for letter in letters])
 
@@ -155,7 +149,7 @@ class AxisSplit:
     @property
     def axis(self) -> Int64[Tensor, " f"]:
         """(F,) int64, the axis that each pair reads: 0 = t, 1 = h, 2 = w."""
-        return torch.tensor(self._dealt())
+        return torch.tensor(self._dealt(), device="cpu")
 
     def pattern(self, axes: str | None = None) -> str:
         """How `parse` spells it, in few groups.
@@ -170,8 +164,8 @@ class AxisSplit:
         'THW*20 T*4'
         """
         axes = axes or _LETTERS.get(self.axes, digits)
-        if len(axes) < self.axes:
-            raise ValueError(f"axes is {axes!r}; expected a letter for each of the {self.axes} axes")
+        if len({*axes}) < max(self.axes, len(axes)) or not axes.isalnum():
+            raise ValueError(f"axes is {axes!r}; expected another letter for each of the {self.axes} axes")
         return _spell("".join(axes[axis] for axis in self._dealt()))
 
     def check_fits(self, rotary_dim: int) -> None:
@@ -201,12 +195,23 @@ class AxisSplit:
         return tuple(j % 3 if j < 3 * self.counts[j % 3] else 0 for j in pairs)
 
     def _check_order(self) -> None:
-        object.__setattr__(self, "order", tuple(whole("order entry", axis, 0) for axis in self.order))
-        given = tuple(self.order.count(axis) for axis in range(self.axes))
-        if given != self.counts or sum(given) != len(self.order):
+        """Refuse an order that does not give the counts; one that has a name is the split of this name."""
+        order = tuple(whole("order entry", axis, 0) for axis in self.order)
+        given = tuple(order.count(axis) for axis in range(self.axes))
+        if given != self.counts or sum(given) != len(order):
             raise ValueError(
                 f"mrope_section {self.counts} by-hand, but order gives {given}; `by_hand` counts by itself"
             )
+        object.__setattr__(self, "order", order)
+        for allocation in ("chunked", "interleaved", "alternating"):
+            try:
+                named = AxisSplit(self.counts, allocation)
+            except ValueError:  # not of so many axes, or not with these counts
+                continue
+            if named._dealt() == order:
+                object.__setattr__(self, "allocation", allocation)
+                object.__setattr__(self, "order", ())
+                return
 
     def _check_interleaved(self) -> None:
         if self.axes != 3:
@@ -229,9 +234,9 @@ class AxisSplit:
             )
         *rest, one, other = self.counts
         if one != other:
-            # Two axes have an even number of pairs or none that fits; of three, t takes the odd one.
+            # Of three, t takes the odd one; two have an even number of pairs.
             even, odd = divmod(one + other, 2)
-            near = f", as in {(*(count + odd for count in rest), even, even)}" if rest or not odd else ""
+            near = f", as in {(*(count + odd for count in rest), even, even)}"
             raise ValueError(
                 f"mrope_section {self.counts} does not fit alternating: the last two axes take turns and need as many "
                 f"pairs each, not {one} and {other}{near}"
@@ -267,7 +272,8 @@ class HeadSplit:
         taken = sum(self.counts)
         heads = taken if self.heads is None else whole("heads", self.heads, 1)
         if not 1 <= taken <= heads:
-            raise ValueError(f"counts {self.counts} take {taken} heads of {heads}; expected at least 1 and at most all")
+            near = f", as in {_in_ratio(self.counts, heads)}" if heads >= len(self.counts) > 0 else ""
+            raise ValueError(f"counts {self.counts} take {taken} heads of {heads}; expected at most all of them{near}")
         object.__setattr__(self, "heads", heads)
 
     @property
@@ -286,7 +292,7 @@ class HeadSplit:
         assert self.heads is not None  # set on construction
         of_head = [axis for axis, count in enumerate(self.counts) for _ in range(count)]
         of_head += [-1] * (self.heads - len(of_head))
-        return torch.tensor(of_head)[:, None].repeat(1, self.pairs)
+        return torch.tensor(of_head, device="cpu")[:, None].repeat(1, self.pairs)
 
 
 def _in_ratio(shares: Sequence[Number], pairs: int) -> tuple[int, ...]:

@@ -83,10 +83,17 @@ class Encoding:
 def read_ids(positions: Where, axes: int | None = None, name: str = "positions") -> Tensor:
     """(A, N) or (A, B, N): the ids that `positions` are, or holds.
 
+    Where a batch or a row is as long as there are axes, the shape cannot tell whether they were swapped.
+
     Raises:
+        TypeError: `positions` hold no ids.
         ValueError: they have another number of axes than `axes`; the axes may lie last, as in other libraries.
     """
+    if not isinstance(positions, (Tensor, Positions, BatchPositions)):
+        raise TypeError(f"{name} is {positions!r}; expected a tensor, Positions or BatchPositions")
     ids = positions if isinstance(positions, Tensor) else positions.ids
+    if not isinstance(positions, Tensor):
+        _check_one_id(positions, name)
     shape = tuple(ids.shape)
     wanted = "A" if axes is None else axes
     if ids.dim() not in (2, 3):
@@ -99,10 +106,27 @@ def read_ids(positions: Where, axes: int | None = None, name: str = "positions")
     return ids
 
 
+def _check_one_id(positions: Positions | BatchPositions, name: str) -> None:
+    """Refuse positions of which a token has several ids."""
+    first = positions if isinstance(positions, Positions) else positions.rows[0]
+    if first.layers:
+        raise ValueError(f"{name} differ from layer to layer; expected those of one: {name}.layer(index)")
+    if positions.query is not None:
+        raise ValueError(
+            f"{name} have second ids for queries; expected one pass with {name}.ids, one with {name}.query"
+        )
+    if positions.members is not None:
+        raise ValueError(
+            f"{name} have ids of merged tokens; expected those of all members, {name}.members.movedim(0, 1).flatten(0, "
+            "1), and a split of as many axes; or the ids alone"
+        )
+
+
 def check_tokens(ids: Tensor, x: Tensor) -> None:
     """Refuse ids (A, N) or (A, B, N) of other tokens than those of x (B, H, N, D), one included."""
     if tuple(ids.shape[1:]) not in ((x.shape[-2],), (*x.shape[:-3], x.shape[-2])):
+        shapes = dict.fromkeys([(len(ids), x.shape[-2]), (len(ids), *x.shape[:-3], x.shape[-2])])
         raise ValueError(
             f"positions have shape {tuple(ids.shape)}; q or k of shape {tuple(x.shape)} takes "
-            f"{(len(ids), x.shape[-2])} or {(len(ids), *x.shape[:-3], x.shape[-2])}"
+            f"{' or '.join(map(str, shapes))}"
         )

@@ -10,7 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, TypeVar
 
 import torch
 from jaxtyping import Float
@@ -18,17 +18,19 @@ from torch import Tensor
 
 from mrope.checks import Number, one_of, positive, whole
 
+T = TypeVar("T", float, Tensor)
 
-def default_inv_freq(base: float, rotary_dim: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, " f"]:
+
+def default_inv_freq(base: float | Tensor, rotary_dim: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, " f"]:
     """(F,) theta, without any extension, in the arithmetic of transformers."""
     return 1.0 / _powers(base, rotary_dim, dtype)
 
 
-def _powers(base: float, rotary_dim: int, dtype: torch.dtype) -> Tensor:
-    return base ** (torch.arange(0, rotary_dim, 2, dtype=dtype) / rotary_dim)
+def _powers(base: float | Tensor, rotary_dim: int, dtype: torch.dtype) -> Tensor:
+    return base ** (torch.arange(0, rotary_dim, 2, dtype=dtype, device="cpu") / rotary_dim)
 
 
-def ntk_base(base: float, factor: float, rotary_dim: int) -> float:
+def ntk_base(base: float, factor: T, rotary_dim: int) -> T:
     """The base with which the slowest pair is `factor` times slower and the fastest turns as before.
 
     Raises:
@@ -127,8 +129,10 @@ class DynamicNtk(Extension):
         self, base: float, rotary_dim: int, dtype: torch.dtype = torch.float32, length: Number | None = None
     ) -> Tensor:
         """See `Extension.inv_freq`."""
-        longest = max(_length(self, length), self.trained)
-        grown = (self.factor * longest / self.trained) - (self.factor - 1)
+        if (longest := _length(self, length)) <= self.trained:
+            return default_inv_freq(base, rotary_dim, dtype)
+        # As transformers, which has the length in a tensor: what is made of it is rounded to float32 at each step.
+        grown = torch.tensor(longest, dtype=dtype, device="cpu") * self.factor / self.trained - (self.factor - 1)
         return default_inv_freq(ntk_base(base, grown, rotary_dim), rotary_dim, dtype)
 
 
@@ -207,7 +211,7 @@ class Yarn(Extension):
         """See `Extension.inv_freq`."""
         low, high = self.ramp(base, rotary_dim)
         high = high + 0.001 if low == high else high
-        slowed = ((torch.arange(rotary_dim // 2, dtype=dtype) - low) / (high - low)).clamp(0, 1)
+        slowed = ((torch.arange(rotary_dim // 2, dtype=dtype, device="cpu") - low) / (high - low)).clamp(0, 1)
         kept = 1 - slowed
         powers = _powers(base, rotary_dim, dtype)
         return 1.0 / (self.factor * powers) * (1 - kept) + 1.0 / powers * kept
@@ -239,6 +243,10 @@ class LongRope(Extension):
         whole("trained", self.trained, 2)
         for name in ("short", "long"):
             object.__setattr__(self, name, tuple(positive(f"{name} entry", value) for value in getattr(self, name)))
+        if len(self.short) != len(self.long):
+            raise ValueError(
+                f"short has {len(self.short)} divisors, long {len(self.long)}; expected one a pair in both"
+            )
         if self.attention is not None:
             positive("attention", self.attention)
 
@@ -259,7 +267,7 @@ class LongRope(Extension):
             raise ValueError(
                 f"{name} has {len(divisors)} divisors; {rotary_dim} rotary channels need {rotary_dim // 2}"
             )
-        return 1.0 / (torch.tensor(divisors, dtype=dtype) * _powers(base, rotary_dim, dtype))
+        return 1.0 / (torch.tensor(divisors, dtype=dtype, device="cpu") * _powers(base, rotary_dim, dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +320,7 @@ class Proportional(Extension):
         self, base: float, rotary_dim: int, dtype: torch.dtype = torch.float32, length: Number | None = None
     ) -> Tensor:
         """See `Extension.inv_freq`."""
-        turning = torch.arange(rotary_dim // 2) < int(self.share * rotary_dim // 2)
+        turning = torch.arange(rotary_dim // 2, device="cpu") < int(self.share * rotary_dim // 2)
         return torch.where(turning, default_inv_freq(base, rotary_dim, dtype), 0.0) / self.factor
 
 
@@ -324,7 +332,7 @@ class Zero(Extension):
         self, base: float, rotary_dim: int, dtype: torch.dtype = torch.float32, length: Number | None = None
     ) -> Tensor:
         """See `Extension.inv_freq`."""
-        return torch.zeros(rotary_dim // 2, dtype=dtype)
+        return torch.zeros(rotary_dim // 2, dtype=dtype, device="cpu")
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,6 +344,8 @@ class At(Extension):
 
     def __post_init__(self) -> None:
         positive("length", self.length)
+        if not isinstance(self.extension, Extension) or not self.extension.needs_length:
+            raise TypeError(f"extension is {self.extension!r}; expected one that depends on the length, as DynamicNtk")
 
     @property
     def attention_factor(self) -> float:
@@ -353,11 +363,17 @@ class At(Extension):
 class Learned(Extension):
     """Frequencies that are given, such as an `nn.Parameter`: gradients reach it through cos and sin.
 
+    No module knows of the parameter through this; register it where it is made.
+
     Args:
-        values: (F,) radians per position.
+        values: (F,) radians per position, of a floating dtype.
     """
 
     values: Float[Tensor, " f"]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.values, Tensor) or self.values.dim() != 1 or not self.values.is_floating_point():
+            raise TypeError(f"values is {self.values!r}; expected a tensor (F,) of a floating dtype")
 
     def inv_freq(
         self, base: float, rotary_dim: int, dtype: torch.dtype = torch.float32, length: Number | None = None
@@ -376,7 +392,7 @@ def _length(extension: Extension, length: Number | None) -> Number:
             f"{type(extension).__name__} depends on the length of the row; pass length=, the largest position + 1, or "
             "positions that know it"
         )
-    return length
+    return positive("length", length)
 
 
 # What the command line calls them -> the class, and the numbers that it takes, in their order.
@@ -435,6 +451,13 @@ def parse_extension(text: str, trained: int | None = None) -> Extension:
         given["trained"] = _whole_float("trained", given["trained"])
     plain = {"attention": 1} if name == "ntk-by-parts" else {}
     return kind(**{number: given[number] for number in names}, **plain)
+
+
+def both_parameters(parameters: Mapping[str, Any], scaling: Mapping[str, Any]) -> dict[str, Any]:
+    """`rope_parameters` and `rope_scaling` of one configuration; what the latter states was added by hand, and wins."""
+    kind = {"rope_type", "type"}
+    replaced = kind if kind & scaling.keys() else set()
+    return {**{key: value for key, value in parameters.items() if key not in replaced}, **scaling}
 
 
 def read_extension(parameters: Mapping[str, Any], longest: int | None = None) -> Extension | None:

@@ -33,7 +33,11 @@ class Frequencies:
     extension: Extension | tuple[Extension | None, ...] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "base", positive("rope base (rope_theta)", self.base))
+        if positive("rope base (rope_theta)", self.base) < 1:
+            raise ValueError(
+                f"rope base (rope_theta) is {self.base:g}; expected at least 1, so that later pairs are slower"
+            )
+        object.__setattr__(self, "base", float(self.base))
         for extension in self._listed:
             if not isinstance(extension, (Extension, type(None))):
                 raise TypeError(f"extension is {extension!r}; expected one of mrope.extensions, one an axis, or None")
@@ -64,6 +68,10 @@ class Frequencies:
         """
         if whole("rotary_dim", rotary_dim, 2) % 2:
             raise ValueError(f"rotary_dim {rotary_dim} is odd; a rotary pair takes two channels")
+        if dtype not in (torch.float32, torch.float64):
+            raise ValueError(f"dtype is {dtype}; expected torch.float32 or torch.float64")
+        if axis is not None and axis.shape[-1] != rotary_dim // 2:
+            raise ValueError(f"axis has {axis.shape[-1]} pairs; {rotary_dim} rotary channels have {rotary_dim // 2}")
 
         def extended(extension: Extension | None) -> Tensor:
             if extension is None:
@@ -77,7 +85,7 @@ class Frequencies:
         assert axis is not None
         # Pairs that read no axis (-1) take those of the last one: they do not turn whatever these are.
         table = torch.stack([extended(extension) for extension in self.extension])
-        return table[axis, torch.arange(rotary_dim // 2)]
+        return table[axis, torch.arange(rotary_dim // 2, device="cpu")]
 
     def attention_factor(self, axis: Int64[Tensor, "*h f"] | None = None) -> float | Tensor:
         """What cos and sin are multiplied with: a number, or (F,) or (H, F) float32 where axes have extensions of
@@ -87,7 +95,7 @@ class Frequencies:
             return factors[0]
         self.check_axes(axis)
         assert axis is not None
-        return torch.tensor(factors)[axis]
+        return torch.tensor(factors, device="cpu")[axis]
 
     def check_axes(self, axis: Tensor | None) -> None:
         """Refuse pairs that read other axes than there are extensions for.

@@ -180,7 +180,7 @@ def test_ratios_worked_by_hand(ratio: tuple[int, ...], pairs: int, counts: tuple
     [
         (lambda: AxisSplit.parse("THW*20 T*x"), r"has 'T\*x'; expected letters and a count, as in 'THW\*20 T\*4'"),
         (lambda: AxisSplit.parse(""), "pattern is empty"),
-        (lambda: AxisSplit.parse("THX*3"), r"does not go with the axes 'TH' \(X\); .* name them, as in axes='TXY'"),
+        (lambda: AxisSplit.parse("THX*3"), r"does not go with the axes 'TH' \(X\); .* name them, as in axes='THX'"),
         (lambda: AxisSplit.parse("TH*3", "THW"), r"does not go with the axes 'THW' \(W\)"),
         (lambda: AxisSplit.parse("TH*0 W"), r"has 'TH\*0'"),
         (lambda: AxisSplit.by_hand([]), "order is empty"),

@@ -33,6 +33,7 @@ from mrope.extensions import (
     Zero,
     parse_extension,
 )
+from mrope.layouts import AnchoredLayout, PypeLayout, merge_clusters
 from mrope.probes.properties import audit_encoding
 
 BASE, DIM = 1e6, 128
@@ -213,7 +214,7 @@ def test_heads_turn_by_their_axis_and_spare_heads_do_not(batched: bool) -> None:
 
 def test_heads_that_do_not_divide_are_refused() -> None:
     rotary = Rotary(HeadSplit((1, 1, 1), pairs=2), Frequencies(100.0))
-    with pytest.raises(ValueError, match=r"cos has shape \(1, 3, 4, 2\); .* \(1, 4 or a divisor, 4, 2\)"):
+    with pytest.raises(ValueError, match=r"k has 3 heads and q 4; the split \(1, 1, 1\) was made for 3 heads of keys"):
         rotary(torch.ones(4, 4, 4), torch.ones(3, 4, 4), torch.zeros(3, 4))
 
 
@@ -360,3 +361,86 @@ for rotary in (
 """
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+# --------------------------------------------------------------------------------------------- positions of other kinds
+
+
+def test_positions_with_several_ids_a_token_are_refused_by_what_to_pass() -> None:
+    rotary, q = Rotary(AxisSplit((2, 1, 1)), Frequencies(1e4)), torch.randn(1, 21, 8)
+    layered = PypeLayout(layers=8, jump=2)([mrope.Text(3), mrope.Image((1, 8, 8)), mrope.Text(2)])
+    with pytest.raises(ValueError, match=r"differ from layer to layer; expected those of one: positions\.layer"):
+        rotary(q, q, layered)
+    rotary(q, q, layered.layer(7))
+    anchored = AnchoredLayout(mrope.GridLayout())([mrope.Text(3), mrope.Image((1, 8, 8)), mrope.Text(2)])
+    with pytest.raises(ValueError, match="have second ids for queries"):
+        rotary(q, q, anchored)
+    with pytest.raises(ValueError, match="have second ids for queries"):
+        rotary.cos_sin(mrope.batch([anchored]))
+    merged = merge_clusters(mrope.GridLayout()([mrope.Text(3)]), torch.tensor([0, 0, 1]), k=2)
+    with pytest.raises(ValueError, match=r"ids of merged tokens; expected those of all members"):
+        rotary.cos_sin(merged)
+
+
+def test_a_default_device_changes_nothing() -> None:
+    rotary, ids = (
+        Rotary(AxisSplit((2, 1, 1)), Frequencies(1e4, (Yarn(4, 512), None, Ntk(2)))),
+        torch.arange(9).repeat(3, 1),
+    )
+    wanted = rotary.cos_sin(ids)
+    with torch.device("meta"):
+        assert all(map(torch.equal, rotary.cos_sin(ids), wanted))
+
+
+@pytest.mark.parametrize("length", [float("nan"), float("inf"), -5, 0])
+def test_a_length_that_is_none_is_refused(length: float) -> None:
+    with pytest.raises(ValueError, match=r"length is .*; expected a finite number above 0"):
+        Frequencies(1e4, DynamicNtk(4, 100)).inv_freq(8, length=length)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "why"),
+    [
+        (lambda: Frequencies(0.5), ValueError, "is 0.5; expected at least 1, so that later pairs are slower"),
+        (
+            lambda: Frequencies(1e4).inv_freq(8, dtype=torch.bfloat16),
+            ValueError,
+            "expected torch.float32 or torch.float64",
+        ),
+        (
+            lambda: Frequencies(1e4).inv_freq(8, torch.tensor([0, 1])),
+            ValueError,
+            "axis has 2 pairs; 8 rotary channels have 4",
+        ),
+        (lambda: LongRope(4, 4096, (1, 2), (1, 2, 3)), ValueError, "short has 2 divisors, long 3"),
+        (lambda: At(Yarn(4, 512), 5), TypeError, "expected one that depends on the length"),
+        (lambda: HeadSplit((2, 3, 3), 64, 7), ValueError, r"take 8 heads of 7; .* as in \(2, 3, 2\)"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, error: type[Exception], why: str) -> None:
+    with pytest.raises(error, match=why):
+        make()
+
+
+def test_wrong_types_are_named() -> None:
+    # In a process of its own, without the checks of types that tests put into our functions.
+    script = """
+from mrope import *
+from mrope.extensions import Learned
+rotary = Rotary(AxisSplit((2, 1, 1)), Frequencies(1e4))
+for make in (
+    lambda: Rotary((16, 24, 24), Frequencies()),
+    lambda: Rotary(AxisSplit(), 1e6),
+    lambda: rotary.cos_sin([[0], [1], [2]]),
+    lambda: rotary.cos_sin(None),
+    lambda: Learned([1.0, 2.0]),
+):
+    try:
+        make()
+    except TypeError as error:
+        print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    lines = done.stdout.splitlines()
+    assert [line.split(" is ")[0] for line in lines] == ["split", "frequencies", "positions", "positions", "values"]
+    assert all("; expected " in line for line in lines)

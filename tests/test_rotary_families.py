@@ -18,7 +18,7 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 import mrope
 from mrope import AxisSplit, Frequencies, HeadSplit, Rotary
-from mrope.extensions import DynamicNtk, LongRope, Ntk, Yarn, read_extension
+from mrope.extensions import DynamicNtk, Extension, LongRope, Ntk, Yarn, read_extension
 
 MODEL_TYPES = [name for record in map(mrope.family, mrope.family_names()) for name in record.model_types]
 WITHOUT_LANGUAGE = ("qwen2_5_omni", "qwen3_omni_moe")  # their language model is the thinker's
@@ -202,7 +202,8 @@ def test_extended_frequencies_are_those_of_transformers_to_the_bit(kind: str, mo
         rotary = replace(rotary, frequencies=Frequencies(1e6, replace(extension, ends="whole")))
     per_layer = {"layer_type": "full_attention"} if layered else {}
     for length in (400, 1500):
-        reference, factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](text, seq_len=length, **per_layer)
+        # As its modules call it, with the length in a tensor.
+        reference, factor = ROPE_INIT_FUNCTIONS[rope["rope_type"]](text, seq_len=torch.tensor(length), **per_layer)
         assert torch.equal(rotary.frequencies.inv_freq(rotary_dim, length=length), reference)
         assert rotary.frequencies.attention_factor() == factor
         ids = torch.randint(0, length, (3, 1, 50))
@@ -232,8 +233,6 @@ def test_the_length_decides_and_positions_know_it() -> None:
     cos, _ = rotary.cos_sin(positions)
     assert torch.equal(cos, rotary.cos_sin(positions.ids, length=47)[0])
     assert not torch.equal(cos, rotary.cos_sin(positions.ids, length=32)[0])
-    batch = mrope.batch([positions, mrope.family("qwen2-vl").positions(["text:50"])])
-    assert torch.equal(rotary.cos_sin(batch)[0], rotary.cos_sin(batch.ids, length=50)[0])
     with pytest.raises(ValueError, match=r"DynamicNtk depends on the length of the row; pass length="):
         rotary.cos_sin(positions.ids)
 
@@ -273,4 +272,86 @@ def test_rope_parameters_that_cannot_be_honoured_are_refused(parameters: dict, l
 
 def test_longrope_wants_a_divisor_for_each_pair() -> None:
     with pytest.raises(ValueError, match="short has 3 divisors; 8 rotary channels need 4"):
-        Frequencies(1e4, LongRope(4, 512, (1.0,) * 3, (1.0,) * 4)).inv_freq(8, length=10)
+        Frequencies(1e4, LongRope(4, 512, (1.0,) * 3, (1.0,) * 3)).inv_freq(8, length=10)
+
+
+@pytest.mark.parametrize(
+    "extension", [DynamicNtk(4, 20), LongRope(4, 20, (1.0,) * 64, (3.0,) * 64)], ids=lambda e: type(e).__name__
+)
+@pytest.mark.parametrize("heads", [False, True], ids=["pairs", "heads"])
+def test_each_document_has_the_frequencies_of_its_own_length(extension: Extension, heads: bool) -> None:
+    split = HeadSplit((1, 1, 1), pairs=64) if heads else AxisSplit()
+    rotary = Rotary(split, Frequencies(1e6, extension))
+    family = mrope.family("qwen2-vl")
+    rows = [family.positions(spans) for spans in (["text:5"], ["text:30", "image:1x8x4"], ["text:90"])]
+    alone = [rotary.cos_sin(row)[0].movedim(-2, 0) for row in rows]  # tokens first
+    packed = rotary.cos_sin(mrope.pack(rows))[0].movedim(-2, 0)
+    assert torch.equal(packed, torch.cat(alone))
+    batch = mrope.batch(rows)
+    for row, (cos, wanted) in enumerate(zip(rotary.cos_sin(batch)[0], alone, strict=True)):
+        tokens = cos.movedim(-2, 0)[batch.mask[row]]
+        assert torch.equal(tokens, wanted[:, 0] if heads else wanted)
+    q, k = torch.randn(3, 3, batch.ids.shape[-1], 128), torch.randn(3, 3, batch.ids.shape[-1], 128)
+    turned, _ = rotary(q, k, batch)
+    short, _ = rotary(q[0, :, -5:], k[0, :, -5:], rows[0])
+    assert torch.equal(turned[0, :, -5:], short)
+    assert not rotary.properties.shift
+
+
+def test_dynamic_ntk_is_that_of_the_module_of_transformers() -> None:
+    config = deepcopy(config_of("qwen2_vl"))
+    text = config.get_text_config()
+    text.max_position_embeddings = 512
+    text.rope_parameters |= {"rope_type": "dynamic", "factor": 4.0}
+    rotary, ids = Rotary.from_config(config), torch.arange(999).repeat(3, 1, 1)
+    q, k = torch.randn(1, 2, 999, 128), torch.randn(1, 1, 999, 128)
+    wanted = theirs(config, ids, q, k)
+    cos, sin = rotary.cos_sin(ids, length=999)
+    for x, reference in zip((q, k), wanted, strict=True):
+        assert torch.equal(mrope.apply_rotary(x, cos, sin), reference)
+
+
+def test_what_was_added_by_hand_wins_and_nulls_are_not_stated() -> None:
+    stated = {"rope_theta": 5e5, "rope_type": "default"}
+    card = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}
+    config = {"model_type": "qwen2_vl", "rope_parameters": stated, "rope_scaling": card}
+    wanted = Frequencies(5e5, Yarn(4.0, 32768))
+    assert Rotary.from_config(config).frequencies == wanted
+    assert mrope.Family.from_config(config).frequencies == wanted
+    null = {"model_type": "qwen2_vl", "rope_parameters": {"rope_theta": None}}
+    assert Rotary.from_config(null) == mrope.family("qwen2-vl").rotary()
+
+
+@pytest.mark.parametrize(
+    ("config", "why"),
+    [
+        ({"model_type": "qwen9"}, "model_type is 'qwen9'; known are qwen2_vl"),
+        ({"model_type": "qwen2_vl", "rope_scaling": [1]}, r"rope_scaling is \[1\]; expected an object"),
+        ({"model_type": "qwen2_vl", "rope_scaling": {"mrope_section": [32, 32]}}, "qwen2-vl has 3 axes"),
+        ({"model_type": "qwen2_vl", "head_dim": 64}, r"sums to 64; rotary_dim 64 needs 32, as in \(8, 12, 12\)"),
+        ({"model_type": "qwen2_vl", "hidden_size": 8, "num_attention_heads": 0}, "num_attention_heads is 0"),
+        (
+            {"model_type": "qwen2_vl", "rope_parameters": {"full_attention": {}, "b": {}}},
+            "expected one of full_attention, b",
+        ),
+    ],
+)
+def test_configurations_that_cannot_be_honoured_are_refused(config: dict, why: str) -> None:
+    with pytest.raises(ValueError, match=why):
+        Rotary.from_config(config)
+
+
+def test_class_defaults_of_transformers_are_taken_at_their_word() -> None:
+    needs("qwen4_exp")
+    from transformers import CONFIG_MAPPING
+
+    with pytest.raises(ValueError, match="sums to 32; rotary_dim 256 needs 128"):  # which its module clamps
+        Rotary.from_config(CONFIG_MAPPING["qwen4_exp"]())
+
+
+def test_a_broken_file_is_named(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"config\.json is not valid JSON"):
+        Rotary.from_config(tmp_path)
+    with pytest.raises(ValueError, match=r"has no config\.json; expected a checkpoint folder"):
+        Rotary.from_config(tmp_path / "none")

@@ -16,7 +16,7 @@ from typing import Any
 
 from mrope.axes import AxisSplit
 from mrope.checks import positive, whole
-from mrope.extensions import read_extension
+from mrope.extensions import both_parameters, read_extension
 from mrope.families import family, family_names
 from mrope.families.qwen import QWEN2_VL, QWEN3_VL, QWEN25_VL
 from mrope.families.record import Family, tokens_of
@@ -200,9 +200,11 @@ def _model_facts(config: Json, where: str) -> Facts:
         found = (scope.get(key) for scope in (text, config) for key in keys)
         return next((value for value in found if value is not None), None)
 
-    rope = find("rope_scaling", "rope_parameters") or {}
-    if not isinstance(rope, Mapping):
-        raise ValueError(f"rope parameters in {where} are {rope!r}; expected an object")
+    given = [find(key) or {} for key in ("rope_parameters", "rope_scaling")]
+    for each in given:
+        if not isinstance(each, Mapping):
+            raise ValueError(f"rope parameters in {where} are {each!r}; expected an object")
+    rope = both_parameters(*given)
     head_dim, hidden, heads = find("head_dim"), find("hidden_size"), find("num_attention_heads")
     if head_dim is None and hidden and heads:
         head_dim = whole("hidden_size", hidden, 1) // whole("num_attention_heads", heads, 1)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from mrope.axes import AxisSplit
 from mrope.checks import positive, whole
-from mrope.extensions import Zero, read_extension
+from mrope.extensions import Zero, both_parameters, read_extension
 from mrope.families import family, family_names
 from mrope.families.record import Family
 from mrope.frequencies import Frequencies
@@ -32,16 +32,16 @@ def read_rotary(config: Any, layer: str | None = None) -> Rotary:
     def find(key: str) -> Any:
         return next((scope[key] for scope in (text, whole_config) if scope.get(key) is not None), None)
 
-    rope = _of_layer(find("rope_parameters") or find("rope_scaling") or {}, layer, find("layer_types"))
+    stated = both_parameters(_parameters(find, "rope_parameters"), _parameters(find, "rope_scaling"))
+    rope = _of_layer(stated, layer, find("layer_types"))
     if rope is None:
         return Rotary(record.split, Frequencies(record.frequencies.base, Zero()), record.pairing)
     head_dim = find("head_dim")
-    if head_dim is None and find("hidden_size") and find("num_attention_heads"):
-        head_dim = whole("hidden_size", find("hidden_size"), 1) // whole(
-            "num_attention_heads", find("num_attention_heads"), 1
-        )
-    stated = (rope.get("partial_rotary_factor"), find("partial_rotary_factor"), record.partial_rotary)
-    share = next(value for value in stated if value is not None)
+    if head_dim is None and find("hidden_size") is not None and find("num_attention_heads") is not None:
+        head_dim = find("hidden_size") // whole("num_attention_heads", find("num_attention_heads"), 1)
+    share = rope.get("partial_rotary_factor", find("partial_rotary_factor"))
+    if share is None:  # of an object the class default of transformers counts, which is all
+        share = 1 if hasattr(config, "to_dict") else record.partial_rotary
     proportional = rope.get("rope_type") == "proportional"  # there it is the share of pairs that turn, of all
     rotary_dim = int((head_dim or record.head_dim) * (1 if proportional else positive("partial_rotary_factor", share)))
     split = _split(record, rope, rotary_dim)
@@ -59,7 +59,10 @@ def _stated(config: Any) -> Json:
         path = Path(config) / "config.json"
         if not path.is_file():
             raise ValueError(f"{config} has no config.json; expected a checkpoint folder (nothing is downloaded)")
-        config = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            config = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{path} is not valid JSON: {error}") from None
     elif hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):
@@ -83,12 +86,22 @@ def _record(*scopes: Json) -> Family:
     )
 
 
-def _of_layer(rope: Any, layer: str | None, types: Any) -> Json | None:
+def _parameters(find: Callable[[str], Any], key: str) -> Json:
+    found = find(key)
+    if found is not None and not isinstance(found, Mapping):
+        raise ValueError(f"{key} is {found!r}; expected an object")
+    return found or {}
+
+
+def _of_layer(rope: Json, layer: str | None, types: Any) -> Json | None:
     """The rope parameters of one type of layer; None where it has none."""
-    if not isinstance(rope, Mapping):
-        raise ValueError(f"rope parameters are {rope!r}; expected an object")
-    layered = {key: value for key, value in rope.items() if value is None or isinstance(value, Mapping)}
-    if not layered or len(layered) != len(rope):
+    nested = any(isinstance(value, Mapping) for value in rope.values())
+    layered = {
+        key: value
+        for key, value in rope.items()
+        if key in (types or ()) or isinstance(value, Mapping) or (nested and value is None)
+    }
+    if not layered:
         if layer is not None and layer not in (types or ()):
             raise ValueError(f"layer is {layer!r}; the layer types are {', '.join(types or ()) or 'not stated'}")
         return rope
@@ -110,6 +123,8 @@ def _split(record: Family, rope: Json, rotary_dim: int) -> AxisSplit:
             counts = (rotary_dim // 4, rotary_dim // 4)
         return AxisSplit(counts, allocation)
     counts = tuple(section)
+    if len(counts) != record.split.axes:
+        raise ValueError(f"mrope_section is {counts}; {record.name} has {record.split.axes} axes")
     if allocation == "alternating":  # Ernie's order is h, w, t
         counts = (*counts[2:], *counts[:2])
     return AxisSplit(counts, allocation)
