@@ -35,25 +35,45 @@ def cells(line: str) -> list[str]:
 
 QWEN2 = ("--family", "qwen2-vl")
 HEADINGS = [
-    *("axis", "pairs", "wavelengths", "turn within L0", "1 - kernel at 1", "distinct at 4000, 16000"),
-    *("kept", "partly slowed", "fully slowed", "stopped", "times slower", "cos, sin times"),
+    *("axis", "pairs", "wavelengths", "turn in L0", "1 - K(1)", "bf16 tables tell apart"),
+    *("kept", "partly", "fully", "times slower"),
 ]
 
 
 def test_a_table_has_a_line_for_each_axis() -> None:
     told = frequencies("--family", "qwen2.5-vl", "--extend", "yarn:4").splitlines()
-    assert told[:3] == [
+    assert told[:4] == [
         "qwen2.5-vl: T*16 H*24 W*24, base 1000000",
         "trained length 32768 positions (the model card of Qwen2.5-VL)",
         "grid of 128 rows x 128 columns of tokens",
+        "the extension multiplies cos and sin with 1.139",
     ]
-    assert [cells(line) for line in told[3:7]] == [
+    assert [cells(line) for line in told[4:8]] == [
         HEADINGS,
-        ["t", "16", "6.283 .. 160.1", "16 (100%)", "0.085", "64, 64", "16", "0", "0", "0", "1 .. 1", "1.139"],
-        ["h", "24", "198.7 .. 9.681e+04", "20 (83%)", "5.9e-05", "64, 64", "8", "16", "0", "0", "1 .. 3.4", "1.139"],
-        ["w", "24", "1.413e+05 .. 2.025e+07", "0 (0%)", "1.2e-10", "45, 19", "0", "0", "24", "0", "4 .. 4", "1.139"],
+        ["t", "16", "6.283 .. 160.1", "16 (100%)", "0.085", "64, 64", "16", "0", "0", "1 .. 1"],
+        ["h", "24", "198.7 .. 9.681e+04", "20 (83%)", "5.9e-05", "64, 64", "8", "16", "0", "1 .. 3.4"],
+        ["w", "24", "1.413e+05 .. 2.025e+07", "0 (0%)", "1.2e-10", "45, 19", "0", "0", "24", "4 .. 4"],
     ]
-    assert [line.partition(":")[0] for line in told[7:]] == ["warning"] * 4
+    assert [line.partition(":")[0] for line in told[8:17]] == [f"  {heading}" for heading in HEADINGS[1:]]
+    assert [line.partition(":")[0] for line in told[17:]] == ["warning"] * 4
+    assert "cast to bf16, as transformers does, tell 45 of 64 neighbouring cells apart at 4000, 19 of 64" in told[19]
+    assert max(len(line.rstrip()) for line in told[:17]) <= 120
+
+
+def test_a_column_that_differs_is_one_and_one_that_tells_nothing_is_none() -> None:
+    told = frequencies("--family", "qwen2.5-vl", "--extend", "t=zero", "--extend", "w=yarn:4").splitlines()
+    assert not any("multiplies cos and sin" in line for line in told)
+    assert cells(told[3]) == [*HEADINGS, "stopped", "cos, sin times"]
+    assert [cells(line)[-3:] for line in told[4:7]] == [
+        ["-", "16", "1"],
+        ["1 .. 1", "0", "1"],
+        ["4 .. 4", "0", "1.139"],
+    ]
+    assert {"  stopped", "  cos, sin times"} <= {line.partition(":")[0] for line in told}
+    still = frequencies(*QWEN2, "--extend", "zero").splitlines()
+    assert cells(still[3]) == [
+        heading for heading in (*HEADINGS, "stopped") if heading not in ("wavelengths", "times slower")
+    ]
 
 
 def test_json_has_all_numbers() -> None:
@@ -131,7 +151,7 @@ def test_what_is_not_known_is_said() -> None:
     told = frequencies("--family", "minicpm-v4.7")
     assert "trained length not known; --trained tells it" in told
     assert "grid not known; --grid tells it" in told
-    assert cells(told.splitlines()[4])[3] == "-"
+    assert cells(told.splitlines()[3]) == ["axis", "pairs", "wavelengths", "1 - K(1)", "bf16 tables tell apart"]
 
 
 def test_an_extension_of_each_axis() -> None:
@@ -141,9 +161,8 @@ def test_an_extension_of_each_axis() -> None:
     assert (t["kept"], t["partly"]) == (1, 15)
     part = as_json(*QWEN2, "--extend", "w=yarn:4")
     assert [axis["stretch"] and axis["stretch"]["full"] for axis in part["axes"]] == [None, None, 24]
-    assert cells(frequencies(*QWEN2, "--extend", "w=yarn:4").splitlines()[4])[-6:] == [
+    assert cells(frequencies(*QWEN2, "--extend", "w=yarn:4").splitlines()[4])[-5:] == [
         "16",
-        "0",
         "0",
         "0",
         "1 .. 1",
@@ -197,6 +216,29 @@ def test_advice_is_the_word_and_its_table() -> None:
     assert "advice: no extension" in frequencies(*QWEN2, "--advise", "32768", "9000")
 
 
+def test_advice_on_an_ntk_goes_from_its_base() -> None:
+    told = frequencies("--family", "hunyuan-vl", "--advise", "32768", "131072").splitlines()
+    line = next(line for line in told if line.startswith("advice: "))
+    assert line == f"advice: --base {10000 * 1000 ** (128 / 126):.10g} --extend yarn:4,32768"
+    assert "its own Ntk(factor=1000) is the same as the base 11158839.93" in told[told.index(line) + 1]
+    chosen = as_json("--family", "hunyuan-vl", "--advise", "32768", "131072")
+    same = as_json("--family", "hunyuan-vl", "--trained", "32768", "--target", "131072", *line.split()[1:])
+    assert [axis["longest"] for axis in chosen["axes"]] == pytest.approx([axis["longest"] for axis in same["axes"]])
+    assert [axis["stretch"]["full"] for axis in chosen["axes"]] == [axis["stretch"]["full"] for axis in same["axes"]]
+    near = frequencies("--family", "hunyuan-vl", "--advise", "32768", "9000")
+    assert "advice: no extension" in near
+    kept = as_json("--family", "hunyuan-vl", "--decay")
+    assert as_json("--family", "hunyuan-vl", "--advise", "32768", "9000", "--decay")["decay"] == kept["decay"]
+
+
+def test_advice_on_another_extension_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    result = CliRunner().invoke(mrope.cli.app, ["frequencies", "--config", str(tmp_path), "--advise", "9", "99"])
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "has an extension, Yarn(factor=4" in result.stderr
+    assert "the configuration without it (on the command line --family, with --base" in result.stderr
+
+
 def test_a_plot_and_json(tmp_path: Path) -> None:
     plot = tmp_path / "decay.svg"
     assert frequencies(*QWEN2, "--plot", plot).splitlines()[-1] == f"wrote {plot}"
@@ -208,7 +250,7 @@ def test_the_example_of_the_help_runs() -> None:
     told = CliRunner().invoke(mrope.cli.app, ["frequencies", "--help"], env={"COLUMNS": "200"}).stdout
     example = re.search(r"Example: mrope frequencies (.*)", told)
     assert example is not None
-    assert "fully slowed" in frequencies(*example[1].split())
+    assert "times slower" in frequencies(*example[1].split())
 
 
 BAD_INPUT = {
@@ -225,6 +267,8 @@ BAD_INPUT = {
     "a base that is no number": ((*QWEN2, "--base", "nan"), ("--base is nan",)),
     "an endless base": ((*QWEN2, "--base", "inf"), ("rope base", "finite")),
     "no such extension": ((*QWEN2, "--extend", "yearn:4"), ("'yearn'", "yarn")),
+    "a huge factor": ((*QWEN2, "--extend", "ntk:1e308"), ("factor is 1e+308", "from 1 to 1e30")),
+    "a huge factor of an axis": ((*QWEN2, "--extend", "w=linear:1e31"), ("factor is 1e+31", "from 1 to 1e30")),
     "no factor": ((*QWEN2, "--extend", "yarn"), ("no factor", "yarn:4,32768")),
     "no length": (("--family", "glm4v", "--extend", "yarn:4"), ("no trained", "yarn:4,32768")),
     "no such axis": ((*QWEN2, "--extend", "x=yarn:4"), ("the axis 'x'", "t, h, w")),
@@ -241,7 +285,6 @@ BAD_INPUT = {
     "advice from nothing": ((*QWEN2, "--advise", "0", "9"), ("trained is 0",)),
     "advice beside a choice": ((*QWEN2, "--advise", "9", "99", "--extend", "ntk:2"), ("--extend does not go with",)),
     "advice beside a target": ((*QWEN2, "--advise", "9", "99", "--target", "3"), ("--target does not go with",)),
-    "advice on what is extended": (("--family", "hunyuan-vl", "--advise", "9", "99"), ("has an extension, Ntk",)),
     "no grid": ((*QWEN2, "--grid", "24"), ("'24'", "HxW")),
     "an empty grid": ((*QWEN2, "--grid", "0x4"), ("'0x4'", "HxW")),
     "plot of no format": ((*QWEN2, "--plot", "decay.gif"), (".png, .svg or .pdf",)),

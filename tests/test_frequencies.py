@@ -278,7 +278,7 @@ def test_every_name_has_a_word() -> None:
         ("yarn:4", "extension 'yarn:4' has no trained"),
         ("ntk:4,5", "has 2 numbers; ntk takes factor"),
         ("zero:1", "zero takes none"),
-        ("ntk:0.5", "factor is 0.5; expected at least 1"),
+        ("ntk:0.5", "factor is 0.5; expected from 1 to 1e30"),
         ("yarn:4,0.5", "trained is 0.5; expected a whole number"),
     ],
 )
@@ -401,6 +401,7 @@ def test_a_length_that_is_none_is_refused(length: float) -> None:
 @pytest.mark.parametrize(
     ("make", "error", "why"),
     [
+        (lambda: Ntk(1e308), ValueError, r"factor is 1e\+308; expected from 1 to 1e30"),
         (lambda: Frequencies(0.5), ValueError, "is 0.5; expected at least 1, so that later pairs are slower"),
         (
             lambda: Frequencies(1e4).inv_freq(8, dtype=torch.bfloat16),

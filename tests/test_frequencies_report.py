@@ -332,6 +332,15 @@ def advised(target: int, split: AxisSplit = CHUNK, trained: int = 32768) -> Advi
     return advise(rotary(split), Trained(length=trained, source="told"), target, grid=(24, 32))
 
 
+def test_an_ntk_is_advised_on_as_the_base_that_it_is() -> None:
+    told = advise(rotary(extension=Ntk(8)), TOLD, 131072, grid=(24, 32))
+    same = advise(rotary(base=1e6 * 8 ** (128 / 126)), TOLD, 131072, grid=(24, 32))
+    assert told.extend == same.extend == "yarn:4,32768"
+    assert told.report.base == pytest.approx(1e6 * 8 ** (128 / 126))
+    assert (told.left, told.report.axes) == (same.left, same.report.axes)
+    assert (told.reasons[1:], told.reasons[0][:23]) == (same.reasons, "its own Ntk(factor=8) i")
+
+
 def test_within_the_trained_length_nothing_is_extended() -> None:
     told = advised(32768)
     assert told.extend is None
@@ -413,8 +422,9 @@ def test_what_cannot_be_reported_is_refused() -> None:
         Trained(length=0, source="told")
     with pytest.raises(ValueError, match=r"trained is 1000000000000000; expected at most"):
         Trained(length=10**15, source="told")
-    with pytest.raises(ValueError, match=r"rotary has an extension, Linear\(factor=2\)"):
-        advise(rotary(extension=Linear(2)), TOLD, 65536)
+    for extension in (Linear(2), (Ntk(2), None, None)):
+        with pytest.raises(ValueError, match=r"rotary has an extension, .*expected none, or one Ntk for all axes"):
+            advise(rotary(extension=extension), TOLD, 65536)
 
 
 def test_a_plot_of_the_decay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

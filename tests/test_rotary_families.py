@@ -262,7 +262,7 @@ def test_yarn_on_a_chunked_split_slows_width_and_never_time() -> None:
         ({"rope_type": "yarn", "factor": 4.0}, None, "have no original_max_position_embeddings"),
         ({"rope_type": "dynamic", "factor": 4.0}, None, "go by max_position_embeddings, which is not stated"),
         ({"rope_type": "linear", "factor": 4.0, "twist": 1}, None, "have twist, which are not known here"),
-        ({"rope_type": "linear", "factor": 0.5}, None, "factor is 0.5; expected at least 1"),
+        ({"rope_type": "linear", "factor": 0.5}, None, "factor is 0.5; expected from 1 to 1e30"),
     ],
 )
 def test_rope_parameters_that_cannot_be_honoured_are_refused(parameters: dict, longest: int | None, why: str) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mrope import Family, Rotary
     from mrope.extensions import Extension
     from mrope.probes.advice import Advice
-    from mrope.probes.frequencies import AxisFacts, FrequencyReport, Trained
+    from mrope.probes.frequencies import FrequencyReport, Trained
 
 DISTANCES = (1, 8, 32, 128, 512, 2048)
 """Where --decay prints the kernels, in positions."""
@@ -62,13 +62,14 @@ def frequencies(
 
     Example: mrope frequencies --family qwen2-vl --extend yarn:4
     """
+    from mrope.frequencies import Frequencies
     from mrope.probes.advice import advise as choose
     from mrope.probes.decay_plot import plot_decay
     from mrope.probes.frequencies import Trained, frequency_report
     from mrope.probes.frequencies import decay as kernels
 
     record, rotary = _rotary(family, config, layer)
-    rotary = _changed(rotary, record, split, base)
+    own = rotary = _changed(rotary, record, split, base)
     cells = _grid(grid, record)
     advice: Advice | None = None
     if advise is not None:
@@ -78,8 +79,9 @@ def frequencies(
         target = advise[1]
         told = Trained(length=advise[0], source="--advise")
         advice = choose(rotary, told, target, axes=record.axes, grid=cells)
-        rotary = _extended(rotary, record, [advice.extend] if advice.extend else [], told)
         report = advice.report
+        rotary = replace(rotary, frequencies=Frequencies(report.base))
+        rotary = _extended(rotary, record, [advice.extend] if advice.extend else [], told)
     else:
         known = _trained(trained, record, rotary)
         rotary = _extended(rotary, record, extend or [], known)
@@ -99,7 +101,7 @@ def frequencies(
         rows = [(name, *(f"{value:.3f}" for value in row)) for name, row in zip(record.axes, table, strict=True)]
         print_table(("mean cos at", *map(str, DISTANCES)), rows)
     if advice is not None:
-        _print_advice(advice)
+        _print_advice(advice, own.frequencies.base)
     for line in report.warnings:
         print(f"warning: {line}")
     if plot is not None:
@@ -222,30 +224,71 @@ def _print_report(record: Family, report: FrequencyReport) -> None:
     print(
         "grid not known; --grid tells it" if grid is None else f"grid of {grid[0]} rows x {grid[1]} columns of tokens"
     )
-    columns = ["axis", "pairs", "wavelengths", "turn within L0", "1 - kernel at 1", "distinct at 4000, 16000"]
-    stretched = any(axis.stretch for axis in report.axes)
-    if stretched:
-        columns += ["kept", "partly slowed", "fully slowed", "stopped", "times slower", "cos, sin times"]
-    print_table(columns, [_row(axis, stretched=stretched) for axis in report.axes])
+    factors = {f"{axis.stretch.attention if axis.stretch else 1:.4g}" for axis in report.axes}
+    if len(factors) == 1 and factors != {"1"}:
+        print(f"the extension multiplies cos and sin with {factors.pop()}")
+    columns = _columns(report)
+    print_table([heading for heading, _, _ in columns], list(zip(*(cells for _, _, cells in columns), strict=True)))
+    for heading, meaning, _ in columns[1:]:
+        print(f"  {heading}: {meaning}")
 
 
-def _row(axis: AxisFacts, *, stretched: bool) -> list[object]:
-    turned = "-" if axis.turned is None else f"{axis.turned} ({axis.turned / axis.pairs:.0%})"
-    cells = [axis.name, axis.pairs, _range(axis.shortest, axis.longest), turned, f"{axis.drop:.2g}"]
-    cells.append(", ".join(map(str, axis.distinct)))
-    if stretched and axis.stretch is None:
-        cells += [axis.pairs, 0, 0, 0, "1 .. 1", "1"]
-    elif axis.stretch is not None:
-        did = axis.stretch
-        cells += [did.kept, did.partly, did.full, did.stopped, _range(did.least, did.most), f"{did.attention:.4g}"]
-    return cells
+def _columns(report: FrequencyReport) -> list[tuple[str, str, list[str]]]:
+    """What a column is called, what it means, and its cell for each axis."""
+    from mrope.probes.frequencies import CELLS, OFFSETS, Stretch
+
+    axes, (near, far) = report.axes, OFFSETS
+    columns = [
+        ("axis", "", [axis.name for axis in axes]),
+        ("pairs", "of channels, which read the axis", [f"{axis.pairs}" for axis in axes]),
+        (
+            "wavelengths",
+            "positions in which they turn once, from the fastest pair to the slowest",
+            [_range(axis.shortest, axis.longest) for axis in axes],
+        ),
+        (
+            "turn in L0",
+            "pairs that turn at least once within the trained length L0",
+            ["-" if axis.turned is None else f"{axis.turned} ({axis.turned / axis.pairs:.0%})" for axis in axes],
+        ),
+        (
+            "1 - K(1)",
+            "by how much a distance of one position lowers the kernel K, the mean cos over the pairs",
+            [f"{axis.drop:.2g}" for axis in axes],
+        ),
+        (
+            "bf16 tables tell apart",
+            f"of {CELLS} cells from {near} and {far}, with cos and sin cast (transformers does, mrope.Rotary not)",
+            [", ".join(map(str, axis.distinct)) for axis in axes],
+        ),
+    ]
+    if any(axis.stretch for axis in axes):
+        untouched = Stretch(kept=0, partly=0, full=0, stopped=0, least=1, most=1, attention=1)
+        did = [axis.stretch or replace(untouched, kept=axis.pairs) for axis in axes]
+        columns += [
+            ("kept", "pairs that turn as before the extension", [f"{each.kept}" for each in did]),
+            ("partly", "pairs that it slows, but not by the whole factor", [f"{each.partly}" for each in did]),
+            ("fully", "pairs that it slows by the whole factor", [f"{each.full}" for each in did]),
+            (
+                "times slower",
+                "the pairs that still turn, from the least to the most",
+                [_range(each.least, each.most) for each in did],
+            ),
+        ]
+        if any(each.stopped for each in did):
+            columns.append(("stopped", "pairs that no longer turn", [f"{each.stopped}" for each in did]))
+        factors = [f"{each.attention:.4g}" for each in did]
+        if len(set(factors)) > 1:
+            columns.append(("cos, sin times", "what the extension multiplies them with", factors))
+    return [column for column in columns if set(column[2]) != {"-"}]
 
 
 def _range(least: float | None, most: float | None) -> str:
     return "-" if least is None or most is None else f"{least:.4g} .. {most:.4g}"
 
 
-def _print_advice(advice: Advice) -> None:
+def _print_advice(advice: Advice, base: float) -> None:
+    """What is left of each axis, and the options to give; `base` is that of the family."""
     print_table(
         ("axis", "one position apart in bf16", "in float32", "longest wavelength", "float32 angles off by"),
         [
@@ -259,6 +302,7 @@ def _print_advice(advice: Advice) -> None:
             for axis in advice.left
         ],
     )
-    print(f"advice: {'no extension' if advice.extend is None else f'--extend {advice.extend}'}")
+    rebased = "" if advice.report.base == base else f"--base {advice.report.base:.10g} "
+    print(f"advice: {'no extension' if advice.extend is None else f'{rebased}--extend {advice.extend}'}")
     for line in advice.reasons:
         print(f"  {line}")

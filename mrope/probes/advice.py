@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from mrope.extensions import default_inv_freq, parse_extension
+from mrope.extensions import Ntk, default_inv_freq, ntk_base, parse_extension
 from mrope.frequencies import Frequencies
 from mrope.probes.frequencies import (
     AXES,
@@ -56,7 +56,7 @@ class Advice:
         extend: the word for `mrope.extensions.parse_extension`; None for none.
         reasons: a line each.
         left: of each axis.
-        report: with the extension.
+        report: with the extension, which is of `report.base`.
     """
 
     extend: str | None
@@ -79,23 +79,24 @@ def advise(
     leaves no pair beyond its trained angles; beyond it YaRN (arXiv:2309.00071), to be fine-tuned.
 
     Args:
-        rotary: without an extension.
+        rotary: without an extension, or with one NTK for all axes, which is but a larger base: it is advised from that.
         trained: how far positions went in training.
         target: how far they are to go: in positions, which grow more slowly than tokens on several axes.
         axes: see `frequency_report`.
         grid: see `frequency_report`.
 
     Raises:
-        ValueError: `rotary` has an extension already.
+        ValueError: `rotary` has another extension already.
 
     >>> from mrope.axes import AxisSplit
     >>> advise(Rotary(AxisSplit(), Frequencies(1e6)), Trained(length=32768, source="told"), 131072).extend
     'yarn:4,32768'
     """
-    if rotary.frequencies.extension is not None:
-        raise ValueError(f"rotary has an extension, {rotary.frequencies.extension!r}; expected one without")
+    extend, reasons, own = None, [], rotary.frequencies.extension
+    rotary = _without_ntk(rotary)
+    if own is not None:
+        reasons.append(f"its own {own!r} is the same as the base {rotary.frequencies.base:.10g}: advised from that")
     factor = check_position("target", target) / trained.length
-    extend, reasons = None, []
     if factor <= 1:
         reasons.append(f"the target {target} lies within the trained length {trained.length}: nothing to extend")
     elif factor <= _NTK_CARRIES:
@@ -129,6 +130,20 @@ def advise(
     if factor > 1 and (error := max(axis.error for axis in left)) > KEPT["bf16"]:
         reasons.append(f'float32 angles are up to {error:.2g} off at {target}: build them with angles="exact"')
     return Advice(extend=extend, reasons=tuple(reasons), left=left, report=report)
+
+
+def _without_ntk(rotary: Rotary) -> Rotary:
+    """The same frequencies from a base alone."""
+    frequencies = rotary.frequencies
+    if frequencies.extension is None:
+        return rotary
+    if not isinstance(frequencies.extension, Ntk):
+        raise ValueError(
+            f"rotary has an extension, {frequencies.extension!r}; expected none, or one Ntk for all axes: advise from "
+            "the configuration without it (on the command line --family, with --base where the checkpoint has another)"
+        )
+    base = ntk_base(float(frequencies.base), frequencies.extension.factor, rotary.split.rotary_dim)
+    return replace(rotary, frequencies=Frequencies(base))
 
 
 def _ntk_factor(rotary: Rotary, trained: int, factor: float) -> float:

@@ -21,14 +21,16 @@ from mrope.extensions import Extension, Yarn, default_inv_freq
 from mrope.rotary import Rotary
 
 AXES = ("t", "h", "w")
+CELLS = 64
+"""How many neighbouring cells are compared in tables of bfloat16."""
+
 OFFSETS = (4000, 16000)
-"""Where neighbouring cells are compared in bfloat16, in positions."""
+"""Where these begin, in positions."""
 
 SAME = 1e-3  # cells whose kernel is so near to 1 look like one cell
 KEPT = {"bf16": torch.finfo(torch.bfloat16).eps / 4, "float32": torch.finfo(torch.float32).eps / 4}
 """The least change of a number just below 1 that survives rounding: half of the spacing there."""
 
-_CELLS = 64  # neighbours that are compared
 _SEARCHED = 2**20  # distances at most
 _CHUNK = 4096  # distances at a time
 _GRID_SIDE = {"h": 0, "row": 0, "w": 1, "col": 1}  # axis -> its place in a grid (height, width)
@@ -104,7 +106,8 @@ class AxisFacts:
         longest: the same.
         turned: pairs that turn at least once within the trained length; None where that is not known.
         drop: 1 - K(1), by how much one cell lowers the kernel.
-        distinct: how many of 64 neighbouring cells have cos and sin of their own in bfloat16, at each of `OFFSETS`.
+        distinct: how many of 64 neighbouring cells, from each of `OFFSETS` on, have cos and sin of their own in tables
+            cast to bfloat16: transformers casts them, `Rotary` turns in float32.
         searched: the largest distance that was looked at for the next two; None where it was not known how far.
         falls_to: the distance up to which the kernel falls; it rises at the next one. None: it falls all the way.
         looks_same: the first distance beyond at which the kernel is within 1e-3 of 1 again.
@@ -162,6 +165,7 @@ def decay(
     Raises:
         ValueError: the length is needed.
 
+    >>> from mrope import AxisSplit, Frequencies
     >>> decay(Rotary(AxisSplit((16, 24, 24)), Frequencies(1e6)), [1, 8, 128])[1].round(decimals=3).tolist()
     [1.0, 0.996, 0.559]
     """
@@ -191,6 +195,7 @@ def frequency_report(
     Raises:
         ValueError: the names are not those of the axes, or a target came without a trained length.
 
+    >>> from mrope import AxisSplit, Frequencies
     >>> report = frequency_report(Rotary(AxisSplit((16, 24, 24)), Frequencies(1e6)), grid=(128, 128))
     >>> [(facts.name, round(facts.longest)) for facts in report.axes]
     [('t', 160), ('h', 28473), ('w', 5063256)]
@@ -273,8 +278,8 @@ def _bf16_tables(rotary: Rotary, length: Number | None) -> list[Tensor]:
     """For each of `OFFSETS` (cells, 2F or 2HF): cos and sin of neighbouring cells, every axis at the same position."""
     tables = []
     for offset in OFFSETS:
-        ids = torch.arange(offset, offset + _CELLS).expand(rotary.axes, -1)
-        rows = (table.movedim(-2, 0).reshape(_CELLS, -1) for table in rotary.cos_sin(ids, length=length))
+        ids = torch.arange(offset, offset + CELLS).expand(rotary.axes, -1)
+        rows = (table.movedim(-2, 0).reshape(CELLS, -1) for table in rotary.cos_sin(ids, length=length))
         tables.append(torch.cat([row.detach().bfloat16() for row in rows], dim=1).float())
     return tables
 
@@ -342,10 +347,11 @@ def _warnings(report: FrequencyReport, rotary: Rotary) -> list[str]:
             )
     for axis in report.axes:
         if axis.drop < KEPT["bf16"]:
-            distinct = ", ".join(f"{count} at {at}" for count, at in zip(axis.distinct, OFFSETS, strict=True))
+            near, far = (f"{count} of {CELLS}" for count in axis.distinct)
             lines.append(
                 f"{axis.name}: hardly moves for one cell in bf16: its kernel falls by {axis.drop:.2g}, and "
-                f"{KEPT['bf16']:.2g} is kept; distinct of {_CELLS} neighbouring cells: {distinct}"
+                f"{KEPT['bf16']:.2g} is kept; tables cast to bf16, as transformers does, tell {near} "
+                f"neighbouring cells apart at {OFFSETS[0]}, {far} at {OFFSETS[1]}"
             )
     trained = report.trained
     for axis in report.axes:
