@@ -164,6 +164,8 @@ def test_context_extensions_are_those_of_transformers(kind: str) -> None:
     config.text_config.rope_parameters = {**config.text_config.rope_parameters, **stated}
     config.text_config.max_position_embeddings = 8
     model = type(model_of("qwen2-vl"))(config).eval()
+    if kind == "dynamic" and not hasattr(model.model.language_model.rotary_emb.forward, "__wrapped__"):
+        pytest.skip("this transformers leaves dynamic NTK out of Qwen2-VL")
     inputs = batch("qwen2-vl", pictures("qwen2-vl")).inputs
     wanted = model(**inputs).logits
     with plug(model, rotary=True):

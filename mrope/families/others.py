@@ -61,6 +61,7 @@ COHERE_COMPASS = replace(
         pictures="defaults of mlx-vlm 0.7.10 (the class defaults of transformers 5.24 are others)",
         video_pixels=DEFAULT,
         language=DEFAULT,
+        split=f"{DEFAULT}, and its code; in 5.17 rows and columns took turns (22 pairs each), as in Ernie 4.5 VL",
         frequencies="default of mlx-vlm 0.7.10, of the layers that rotate",
         rule="pictures: transformers 5.24 and mlx-vlm 0.7.10; clips: transformers 5.24 alone",
         boxes=UNKNOWN,
