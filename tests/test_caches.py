@@ -229,9 +229,9 @@ def test_out_of_pages_nothing_is_written() -> None:
     tables = cache.table(request)
     with pytest.raises(ValueError, match="4 pages of 4 tokens are needed and 1 of 3 are free"):
         keep(cache.rows([other]), row(LONG), 50)
-    both = torch.zeros(2, 1, 3, 1)
+    both, more = torch.zeros(2, 1, 3, 1), mrope.batch([row(SHORT).decode(3), row([Text(3)])])
     with pytest.raises(ValueError, match="2 pages of 4 tokens are needed and 1 of 3"):
-        cache.rows([request, other]).append(both, both, LAYOUT([Text(3)]))
+        cache.rows([request, other]).append(both, both, more)
     assert (cache.table(request), cache.length(request), cache.length(other), cache.free_pages) == (tables, 6, 0, 1)
     values, _ = keep(cache.rows([request]), row(SHORT).decode(2), 6)
     assert values.tolist() == list(range(8))
@@ -270,10 +270,13 @@ def test_pages_do_what_lists_do(data: st.DataObject) -> None:
             count = data.draw(st.integers(1, 6), label="count")
             values = [100.0 * number + n for n in range(count)]
             x = torch.tensor(values)[None, None, :, None]
-            before, table = cache.free_pages, cache.table(request)
+            before, table, held_before = cache.free_pages, cache.table(request), len(lists[request])
             try:
-                held = cache.rows([request]).append(x, x, LAYOUT([Text(count)]))
-            except ValueError:
+                more = LAYOUT([Text(held_before + count)]).chunk(held_before, held_before + count)
+                held = cache.rows([request]).append(x, x, more)
+            except ValueError as error:
+                if "pages" not in str(error):
+                    raise
                 assert (cache.free_pages, cache.table(request)) == (before, table)
                 continue
             lists[request] += values
@@ -355,6 +358,131 @@ def test_requests_and_sizes_are_checked() -> None:
             call()
 
 
+@torch.no_grad()
+@pytest.mark.parametrize("cache", CACHES)
+def test_no_token_comes_twice_and_none_is_left_out(cache: str) -> None:
+    store, prompt = CACHES[cache](), batch()
+    with pytest.raises(ValueError, match="row 0 have slot 4 of document 0 behind nothing; expected slots that follow"):
+        attend(*random_qkv(5), encoding=ROTARY, positions=tail(prompt, 4, 9), cache=store)
+    assert store.tokens is None
+    attend(*random_qkv(14), encoding=ROTARY, positions=prompt, cache=store)
+    ends = [each.end.slot for each in prompt.rows]
+    pairs = zip(ends, prompt.decode(2).rows, strict=True)
+    repeated = mrope.batch([replace(each, text=torch.tensor([end] * 2)) for end, each in pairs])
+    for again, text in (
+        (prompt, "row 0 have slot 0 of document 0 behind slot 13 of document 0"),
+        (prompt.decode(1, skip=1), "row 0 have slot 15 of document 0 behind slot 13"),
+        (prompt.decode(1, skip=[0, 2]), "row 1 have slot 8 of document 0 behind slot 5"),
+        (repeated, "row 0 have slot 14 of document 0 behind slot 14"),
+    ):
+        before = held_numbers(store)
+        with pytest.raises(ValueError, match=text):
+            attend(*random_qkv(again.ids.shape[2]), encoding=ROTARY, positions=again, cache=store)
+        assert held_numbers(store) == before
+    attend(*random_qkv(2), encoding=ROTARY, positions=prompt.decode(2), cache=store)
+    attend(*random_qkv(1), encoding=ROTARY, positions=prompt.decode(1, skip=2), cache=store)
+
+
+def tail(prompt: mrope.BatchPositions, start: int, stop: int) -> mrope.BatchPositions:
+    return mrope.batch([each.chunk(start, stop) for each in prompt.rows])
+
+
+def held_numbers(store: Cache) -> tuple:
+    tokens = store.tokens
+    return () if tokens is None else (tokens.slots.tolist(), tokens.segments.tolist())
+
+
+def test_slots_follow_again_after_drafts_are_cropped() -> None:
+    prompt, pages = row(SHORT), PagedKVCache(pages=6, page_size=4)
+    request = pages.open()
+    contiguous = KVCache()
+    for cache, crop in ((contiguous, contiguous.crop), (pages.rows([request]), lambda n: pages.crop(request, n))):
+        keep(cache, prompt, 0)
+        keep(cache, prompt.decode(5), 6)
+        crop(8)
+        with pytest.raises(ValueError, match="slot 11 of document 0 behind slot 7"):
+            keep(cache, prompt.decode(1, skip=5), 8)
+        keep(cache, prompt.decode(1, skip=2), 8)
+        crop(0)
+        assert cache.tokens is None
+        keep(cache, prompt, 0)
+    twin = pages.rows([pages.fork(request)])
+    with pytest.raises(ValueError, match="slot 0 of document 0 behind slot 5"):
+        keep(twin, prompt, 0)
+    keep(twin, prompt.decode(1), 6)
+
+
+def test_documents_of_a_packed_row_come_in_pieces_too() -> None:
+    packed = mrope.pack([row(SHORT).pad(8, "right"), row(LONG)])
+    for cache in (KVCache(), paged(PagedKVCache(pages=9, page_size=4), rows=1)):
+        for start, stop in ((0, 4), (4, 10), (10, 22)):
+            keep(cache, packed.chunk(start, stop), start)
+        with pytest.raises(ValueError, match="slot 14 of document 0 behind slot 13 of document 1"):
+            keep(cache, row(LONG).decode(1), 22)
+
+
+class FailsLater(Encoding):
+    """Turns, and fails in `bias` from the second call on, or at once."""
+
+    axes = 3
+
+    def __init__(self, calls: int) -> None:
+        self.calls = calls
+
+    def bias(self, q: Tensor, positions: Where, keys: Where | None = None) -> None:
+        self.calls -= 1
+        if self.calls < 0:
+            raise ValueError("bias fails")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_call_that_fails_leaves_the_cache_as_it_was(cache: str) -> None:
+    store, prompt, qkv = CACHES[cache](), batch(), random_qkv(15)
+    first, last = ([x[:, :, part] for x in qkv] for part in (slice(14), slice(14, 15)))
+    with pytest.raises(ValueError, match="bias fails"):
+        attend(*(x.float() for x in first), encoding=FailsLater(0), positions=prompt, cache=store)
+    assert store.tokens is None
+    attend(*first, encoding=FailsLater(1), positions=prompt, cache=store)  # in another dtype: nothing was kept
+    before = held_numbers(store)
+    for encoding in (FailsLater(0), Alibi(3, axes=3)):
+        with pytest.raises(ValueError, match=r"bias fails|q has 4 heads; this bias is one for 3"):
+            attend(*last, encoding=encoding, positions=prompt.decode(1), cache=store)
+        assert held_numbers(store) == before
+    out = attend(*last, encoding=Encoding(), positions=prompt.decode(1), cache=store)
+    whole = mrope.batch([row(longer(LONG, 1)), row(longer(SHORT, 1))])
+    torch.testing.assert_close(out, attend(*qkv, encoding=Encoding(), positions=whole)[:, :, 14:], atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_cache_that_inference_mode_filled_goes_on_without_it(cache: str) -> None:
+    store, prompt, qkv = CACHES[cache](), batch(), random_qkv(17)
+    with torch.inference_mode():
+        attend(*(x[:, :, :14] for x in qkv), encoding=ROTARY, positions=prompt, cache=store)
+    with torch.no_grad():
+        attend(*(x[:, :, 14:15] for x in qkv), encoding=ROTARY, positions=prompt.decode(1), cache=store)
+    attend(*(x[:, :, 15:16] for x in qkv), encoding=ROTARY, positions=prompt.decode(1, skip=1), cache=store)
+    with torch.inference_mode():
+        last = (x[:, :, 16:] for x in qkv)
+        out = attend(*last, encoding=ROTARY, positions=prompt.decode(1, skip=2), cache=store)
+    whole = mrope.batch([row(longer(LONG, 3)), row(longer(SHORT, 3))])
+    full = attend(*qkv, encoding=ROTARY, positions=whole)
+    torch.testing.assert_close(out.clone(), full[:, :, 16:], atol=1e-6, rtol=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("cache", CACHES)
+def test_nan_in_padding_does_not_stay_in_a_cache(cache: str) -> None:
+    prompt, outs = batch(), []
+    padding = (prompt.segments < 0)[:, None, :, None]
+    qkv, last = random_qkv(14), random_qkv(1)
+    for parts in ([x.masked_fill(padding, torch.nan) for x in qkv], qkv):
+        store = CACHES[cache]()
+        attend(*parts, encoding=Everything(), positions=prompt, cache=store)
+        outs.append(attend(*last, encoding=Everything(), positions=prompt.decode(1), cache=store))
+    torch.testing.assert_close(*outs, atol=0, rtol=0)
+
+
 # --------------------------------------------------------------------------------------------------------------- audit
 
 
@@ -392,7 +520,8 @@ def odd_size(q: Tensor, k: Tensor, v: Tensor, positions) -> Tensor:
                 for x in (q, k)
             )  # pyright: ignore
 
-    return whole(q, k, v, positions, Odd())
+    q, k = Odd().rotate(q, k, positions)
+    return whole(q, k, v, positions, Encoding())
 
 
 def wrong_rows(q: Tensor, k: Tensor, v: Tensor, positions) -> Tensor:
@@ -439,6 +568,26 @@ def test_a_broken_attention_is_caught(broken: Callable, faults: set[str], head_d
     report = audit_attention(broken, head_dim=head_dim)
     assert set(report.faults) == faults
     assert report.cached is None
+
+
+def axes_swapped(q: Tensor, k: Tensor, v: Tensor, positions) -> Tensor:
+    return whole(q, k, v, replace(positions, ids=positions.ids[[0, 2, 1]]))
+
+
+def not_turned(q: Tensor, k: Tensor, v: Tensor, positions) -> Tensor:
+    return whole(q, k, v, positions, Encoding())
+
+
+def turned_twice(q: Tensor, k: Tensor, v: Tensor, positions) -> Tensor:
+    return whole(*ROTARY(q, k, positions), v, positions)
+
+
+@pytest.mark.parametrize("broken", [axes_swapped, not_turned, turned_twice], ids=lambda x: x.__name__)
+def test_a_sound_attention_through_another_encoding_is_caught_by_the_reference(broken: Callable) -> None:
+    assert audit_attention(broken, head_dim=8).faults == ()
+    report = audit_attention(broken, encoding=ROTARY, head_dim=8)
+    assert report.faults == ("reference",)
+    assert audit_attention(whole, encoding=ROTARY, head_dim=8).reference is True
 
 
 def test_queries_turned_otherwise_than_keys_are_caught() -> None:

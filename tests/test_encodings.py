@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from test_attention import all_say
 from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
 from timm.models.swin_transformer_v2 import WindowAttention
@@ -23,11 +24,12 @@ from transformers.models.wav2vec2_bert.modeling_wav2vec2_bert import (
 )
 
 import mrope
-from mrope import AxisSplit
+from mrope import AxisSplit, Frequencies, Rotary
 from mrope.encoding import Encoding, Properties
 from mrope.encodings.additive import LearnedTable, NoPe, Resampling, Sinusoidal
 from mrope.encodings.bias import Alibi, ContinuousBias, Direction, ShawBias, T5Bias
 from mrope.encodings.scaled import Pope, XPos
+from mrope.extensions import DynamicNtk
 from mrope.probes.properties import audit_encoding
 
 GRID = (4, 7)  # positions along h and w: never as many
@@ -173,6 +175,17 @@ def test_gradients_flow_through_the_tokens_and_to_what_is_learned(name: str) -> 
     assert gradcheck(scores, (q.requires_grad_(), k.requires_grad_(), *learned))
 
 
+@pytest.mark.parametrize("name", [name for name in EVERY if name != "NoPe"])
+def test_no_encoding_needs_a_device_with_autocast(name: str) -> None:
+    encoding = made(name)
+    if isinstance(encoding, nn.Module):
+        encoding = encoding.to("meta")
+    if name in ("LearnedTable", "ContinuousBias"):
+        return  # they read positions on the host
+    q, ids = torch.empty(3, 2, 6, 8, device="meta"), torch.empty(2, 3, 6, dtype=torch.int64, device="meta")
+    assert all(x.device.type == "meta" for x in outcome(encoding, q, q, ids))
+
+
 # --------------------------------------------------------------------------------------------------------------- adding
 
 
@@ -313,6 +326,8 @@ def test_a_table_refuses_what_it_does_not_hold() -> None:
         LearnedTable(6, (2, *GRID)).resampled((3, 3, 3))
     with pytest.raises(ValueError, match="has 4 axes; expected 1 to 3"):
         LearnedTable(6, (1, 2, 3, 4))
+    narrow = torch.tensor([[1, 3], [6, 2]], dtype=torch.uint16)
+    assert torch.equal(table.embed(x, narrow), table.embed(x, narrow.long()))
     assert table.embed(x[:0], torch.zeros(2, 0, dtype=torch.int64)).shape == (0, 6)
 
 
@@ -587,6 +602,22 @@ def test_pope_values_worked_by_hand() -> None:
     torch.testing.assert_close((q @ k.transpose(-1, -2))[0], expected, atol=1e-6, rtol=0)
 
 
+@pytest.mark.parametrize("end", [0, -2 * math.pi])
+def test_pope_learns_from_where_its_phase_starts(end: float) -> None:
+    pope, ids, q, k = Pope(AxisSplit((1, 3)), 2), random_ids(2, 5), torch.randn(2, 5, 4), torch.randn(2, 5, 4)
+    assert torch.equal(pope.phase.data, torch.zeros(2, 4))
+    pope.phase.data.fill_(end)
+
+    def loss() -> Tensor:
+        turned_q, turned_k = pope.rotate(q, k, ids)
+        return (turned_q @ turned_k.mT).square().sum()
+
+    before = pope.phase.detach().clone()
+    loss().backward()
+    torch.optim.SGD(pope.parameters(), lr=1e-4).step()
+    assert (pope.phase - before).abs().min() > 0
+
+
 def test_cached_keys_of_pope_do_not_depend_on_what_it_learns() -> None:
     pope, ids, x = Pope(AxisSplit((1, 3)), 2), random_ids(2, 5), torch.randn(2, 5, 4)
     before = pope.rotate(x, x, ids)
@@ -606,3 +637,62 @@ def test_turning_encodings_refuse_what_does_not_fit() -> None:
         XPos(AxisSplit((4,)), scale_base=-1)
     with pytest.raises(ValueError, match="base is 0"):
         Pope(AxisSplit((4,)), 2, base=0)
+    for encoding in (XPos(AxisSplit((4,))), Pope(AxisSplit((8,)), 2)):
+        for wrong in (ids[:, :4], ids[:, :1]):
+            with pytest.raises(ValueError, match=r"positions have shape \(1, \d\); q or k of shape \(2, 5, 8\)"):
+                encoding.rotate(x, x, wrong)
+        with pytest.raises(ValueError, match=r"q is torch.float32 on cpu, k is torch.float64 on cpu"):
+            encoding.rotate(x, x.double(), ids)
+
+
+def test_what_is_of_another_kind_is_told_so() -> None:
+    floating, split = "expected a floating one", "expected an AxisSplit, which gives each pair its axis"
+    sizes = "expected a whole number for each axis, as in (4, 7)"
+    all_say(
+        {
+            "Sinusoidal(8).embed(torch.ones(3, 8).long(), ids[:1])": "TypeError x has dtype torch.int64; " + floating,
+            "LearnedTable(8, (3,)).embed(torch.ones(3, 8) > 0, ids[:1])": "TypeError x has dtype torch.bool; "
+            + floating,
+            "Alibi(2).bias(q.int(), ids[:1])": "TypeError q has dtype torch.int32; " + floating,
+            "ShawBias(8, 2).bias(q.int(), ids[:1])": "TypeError q has dtype torch.int32; " + floating,
+            "T5Bias(2).bias(q + 0j, ids[:1])": "TypeError q has dtype torch.complex64; " + floating,
+            "Pope(mrope.AxisSplit((8,)), 2).rotate(q.int(), q.int(), ids[:1])": "TypeError q has dtype torch.int32",
+            "XPos(mrope.AxisSplit((4,))).rotate(q.int(), q.int(), ids[:1])": "TypeError q has dtype torch.int32",
+            "LieRope(8).rotate(q.int(), q.int(), ids[:2])": "TypeError q has dtype torch.int32; " + floating,
+            "AxialRope(8).rotate(q, q > 0, ids[:2])": "TypeError k has dtype torch.bool; " + floating,
+            "LieRope(8).rotate(q, q[:, :, :2], ids[:2])": "ValueError q has shape (2, 2, 3, 8), k (2, 2, 2, 8)",
+            "ComRope(8, kind='LD').rotate(q, q[:1], ids[:2])": "ValueError q has shape (2, 2, 3, 8), k (1, 2, 3, 8)",
+            "AxialRope(8).rotate(q, q[0], ids[:2])": "ValueError q has shape (2, 2, 3, 8), k (2, 3, 8); expected one",
+            "XPos(mrope.AxisSplit((4,))).rotate(q, q[:, :, :2], ids[:1])": "ValueError q has shape (2, 2, 3, 8), k (",
+            "Pope(mrope.AxisSplit((8,)), 2).rotate(q, q[..., :6], ids[:1])": "ValueError q has shape (2, 2, 3, 8), k (",
+            "XPos(8)": "TypeError split is 8; " + split,
+            "Pope(mrope.HeadSplit((1, 1), 4), 2)": "TypeError split is HeadSplit(",
+            "XPos(mrope.HeadSplit((1, 1), 4))": split,
+            "WaveRope((('1', '2'),))": "TypeError waves is (('1', '2'),); expected one row of numbers per axis",
+            "WaveRope(3)": "TypeError waves is 3; expected one row of numbers per axis",
+            "WaveRope(((1.0, math.nan),))": "ValueError waves is ((1.0, nan),); expected finite numbers",
+            "WaveRope([[1, 2], [3, 4]]).waves": "((1.0, 2.0), (3.0, 4.0))",
+            "LearnedTable(8, 4)": "TypeError shape is 4; " + sizes,
+            "LearnedTable(8, (4,)).resampled(5)": "TypeError shape is 5; " + sizes,
+            "ContinuousBias(4, 7)": "TypeError extent is 7; " + sizes,
+            "patch_coordinates(5)": "TypeError grid is 5; " + sizes,
+            "patch_coordinates((2, 3), rule='span', trained=4)": "TypeError trained is 4; " + sizes,
+            "augment(torch.ones(2, 3).long(), shift=1)": "TypeError coordinates has dtype torch.int64",
+            "augment(torch.ones(3), shift=1)": "ValueError coordinates have shape (3,); expected (A, N) or (A, B, N)",
+            "Alibi(3).bias(torch.ones(3, 8), ids[:1])": "ValueError q has shape (3, 8); expected (B, H, N, D) or",
+            "ShawBias(8, 2).bias(torch.ones(3, 8), ids[:1])": "ValueError q has shape (3, 8); expected (B, H, N, D) or",
+            "LieRope(8).rotate(q[0, 0], q[0, 0], ids[:2])": "ValueError q has shape (3, 8); expected (B, H, N, D) or",
+            "audit_encoding(Alibi(2), axes=1, head_dim=8, extent=math.nan)": "ValueError extent is nan; expected",
+            "audit_encoding(Alibi(2), axes=1, head_dim=8, extent='7')": "TypeError extent is '7'; expected a number",
+            "audit_encoding(Alibi(2), axes=1, head_dim=8, heads=0)": "ValueError heads is 0; expected at least 1",
+            "audit_encoding(Alibi(2), axes=1, head_dim=0)": "ValueError head_dim is 0; expected at least 1",
+        }
+    )
+
+
+def test_the_audit_says_what_it_cannot_measure() -> None:
+    growing = Rotary(AxisSplit((4,)), Frequencies(100.0, DynamicNtk(2.0, 8)))
+    with pytest.raises(ValueError, match=r"depend on the length of the row, .* at one length, mrope.extensions.At"):
+        audit_encoding(growing, axes=1, head_dim=8)
+    with pytest.raises(ValueError, match="2 heads of 8 channels make tokens of 16; Sinusoidal takes tokens of 24"):
+        audit_encoding(Sinusoidal(24), axes=1, head_dim=8)

@@ -665,6 +665,46 @@ def test_a_group_may_serve_one_kv_head_and_heads_may_share_one_group() -> None:
         torch.testing.assert_close(same, turned_q[:, :1].expand_as(q), atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("make", ALL)
+@pytest.mark.parametrize(("rows", "tokens"), [(2, 0), (0, 5)])
+def test_no_tokens_or_no_rows_turn_into_nothing(make: Callable[[], Any], rows: int, tokens: int) -> None:
+    encoding = make()
+    axes, dim = sizes(encoding)
+    q, k = torch.ones(rows, 4, tokens, dim), torch.ones(rows, 2, tokens, dim)
+    turned = encoding.rotate(q, k, torch.zeros(axes, tokens))
+    assert [x.shape for x in turned] == [q.shape, k.shape]
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_strided_ids_are_the_same_ids(make: Callable[[], Any]) -> None:
+    encoding = make()
+    axes, dim = sizes(encoding)
+    x, ids = torch.randn(3, 2, 5, dim), torch.randn(3, 5, axes)
+    strided = (ids.movedim(-1, 0), ids.permute(2, 0, 1)[..., ::1], ids[:, :, :1].movedim(-1, 0).expand(axes, -1, -1))
+    for each in strided:
+        assert torch.equal(encoding.rotate(x, x, each)[0], encoding.rotate(x, x, each.clone().contiguous())[0])
+
+
+@pytest.mark.parametrize("make", ALL)
+def test_turning_needs_no_device_with_autocast(make: Callable[[], Any]) -> None:
+    encoding = make()
+    axes, dim = sizes(encoding)
+    if hasattr(encoding, "to"):
+        encoding = encoding.to("meta")
+    x, ids = torch.empty(3, 2, 5, dim, device="meta"), torch.empty(axes, 3, 5, device="meta")
+    assert encoding.rotate(x, x, ids)[0].device.type == "meta"
+
+
+def test_exponentials_keep_norms_far_out_in_float64_and_as_documented_in_float32() -> None:
+    ids = 1000 * torch.rand(2, 9)
+    ids[:, 0] = 1000
+    for encoding, far in ((LieRope(64), 3e-2), (ComRope(64, kind="AP"), 1e-3), (ComRope(64, kind="LD"), 1e-3)):
+        for dtype, close in ((torch.float32, far), (torch.float64, 1e-9)):
+            q = torch.randn(2, 9, 64, dtype=dtype)
+            turned = encoding.rotate(q, q, ids)[0]
+            torch.testing.assert_close(turned.norm(dim=-1), q.norm(dim=-1), rtol=close, atol=0)
+
+
 # ------------------------------------------------------------------------------------------------------------ refusals
 
 
@@ -688,6 +728,7 @@ def test_a_group_may_serve_one_kv_head_and_heads_may_share_one_group() -> None:
         (lambda: ComRope(8, kind="AP"), "head_dim 8 has 1 blocks of 8, too few for 2 axes"),
         (lambda: StringRope(10), "rotary_dim 10 is no multiple of 4"),
         (lambda: GrapeRope(7, mode="axis"), "head_dim 7 is odd; a plane takes two channels"),
+        (lambda: GrapeRope(4, mode="axis", axes=3), "head_dim 4 has 2 planes, too few for 3 axes"),
         (lambda: CirculantRope(2), "head_dim is 2; expected at least 3"),
     ],
 )
@@ -706,6 +747,12 @@ def test_positions_and_heads_that_do_not_fit_are_refused(make: Callable[[], Any]
     for shape in ((axes, 1), (axes, 4), (axes, 2, 5)):  # a single token would broadcast without a word
         with pytest.raises(ValueError, match=rf"positions have shape .* takes \({axes}, 5\) or \({axes}, 1, 5\)"):
             encoding.rotate(x, x, torch.zeros(shape))
+    for other, why in (
+        (x.double(), "q is torch.float32 on cpu, k is torch.float64 on cpu"),
+        (x.to("meta"), "q is torch.float32 on cpu, k is torch.float32 on meta"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            encoding.rotate(x, other, torch.zeros(axes, 5))
     if not isinstance(encoding, LinearRope):
         with pytest.raises(ValueError, match=f"head dim {dim + 2}; the encoding was made for {dim}"):
             encoding.rotate(torch.zeros(1, 2, 5, dim + 2), torch.zeros(1, 2, 5, dim + 2), torch.zeros(axes, 5))

@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from torch.nn.functional import gelu, scaled_dot_product_attention
 
+from mrope.checks import whole
 from mrope.rotary import apply_rotary
 
 Table = tuple[Tensor, Tensor]  # cos and sin of every token, (N, F) or (B, N, F), float32: `Rotary.cos_sin`
@@ -24,7 +25,7 @@ class Attention(nn.Module):
 
     def __init__(self, dim: int, heads: int):
         super().__init__()
-        if dim % heads:
+        if dim % whole("heads", heads, 1):
             raise ValueError(f"dim {dim} does not split into {heads} heads")
         self.heads = heads
         self.qkv = nn.Linear(dim, 3 * dim, bias=False)

@@ -5,7 +5,7 @@ Letters: A axes, B rows, H heads of keys and values, N new tokens, M tokens held
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from mrope.attention.masks import Tokens, read_tokens
+from mrope.attention.slots import check_follow, last_tokens, on_host
 from mrope.batches import BatchPositions
 from mrope.checks import whole
 from mrope.positions import NO_PICTURE, Positions
@@ -57,32 +58,41 @@ class KVCache:
         self.capacity = whole("capacity", capacity, 0)
         self.length = 0  # slots of a row in use, padding counted
         self._columns: dict[str, Tensor] = {}
+        self._last: Tensor | None = None  # (B, 2), see `last_tokens`, on the host; None where only a device knows it
         self._attend: Literal["causal", "rings", "all"] = "causal"
 
     @property
     def tokens(self) -> Tokens | None:
         """What it holds; None before the first token."""
-        return self._held().tokens if self._columns else None
+        return self._held().tokens if self.length else None
 
     def append(self, k: Float[Tensor, "b h n d"], v: Float[Tensor, "b h n e"], positions: Slotted) -> Held:
         """Keep the new keys, which are turned, and values, and give all so far, padding among them.
 
         Raises:
-            ValueError: positions are of other tokens, what comes does not fit what is held, or it requires gradients.
+            ValueError: positions are of other tokens, their slots do not follow those that are held (looked at only
+                where the host knows them), what comes does not fit what is held, or it requires gradients. Nothing is
+                written then.
         """
         tokens = read_tokens(positions, (k.shape[0], k.shape[2]))
         new = _columns(k, v, tokens)
         stop = self.length + k.shape[2]
-        if not self._columns:
+        if self.length:
+            _check_alike(new, self._columns, rows=len(k))
+        told = on_host(tokens, positions)
+        before = self._last if self.length else torch.full((len(k), 2), PADDING)
+        if told is not None and before is not None:
+            check_follow(told, before)
+        if not self.length:
             self._attend = tokens.attend
             self._columns = {name: x[:, :0] for name, x in new.items()}
             self._grow(max(self.capacity, stop))
-        _check_alike(new, self._columns, rows=len(k))
         if stop > self.capacity:
             self._grow(max(2 * self.capacity, stop))
         for name, column in self._columns.items():
             column[:, self.length : stop] = new[name]
         self.length = stop
+        self._last = None if told is None or before is None else last_tokens(*told, before)
         return self._held()
 
     def crop(self, length: int) -> None:
@@ -92,10 +102,18 @@ class KVCache:
             ValueError: there are fewer slots.
         """
         self.length = _cropped(length, self.length)
+        if self._columns:
+            held = self._held().tokens
+            self._last = last_tokens(held.segments, held.slots).cpu()
+
+    def saved(self) -> Callable[[], None]:
+        """What brings back all that is held now, after a call that failed."""
+        before = self.__dict__ | {"_columns": dict(self._columns)}
+        return lambda: self.__dict__.update(before)
 
     def _grow(self, capacity: int) -> None:
         for name, column in self._columns.items():
-            self._columns[name] = column.new_empty(len(column), capacity, *column.shape[2:])
+            self._columns[name] = _empty(column, len(column), capacity, *column.shape[2:])
             self._columns[name][:, : self.length] = column[:, : self.length]
         self.capacity = capacity
 
@@ -128,6 +146,7 @@ class PagedKVCache:
         self._uses = [0] * self.pages
         self._tables: dict[int, list[int]] = {}
         self._lengths: dict[int, int] = {}
+        self._last: dict[int, Tensor] = {}  # (2,), document and slot of the last token, on the host
         self._opened = 0
         self._columns: dict[str, Tensor] = {}
         self._attend: Literal["causal", "rings", "all"] = "causal"
@@ -149,13 +168,14 @@ class PagedKVCache:
         """A new request without tokens: its number."""
         request, self._opened = self._opened, self._opened + 1
         self._tables[request], self._lengths[request] = [], 0
+        self._last[request] = torch.full((2,), PADDING)
         return request
 
     def fork(self, request: int) -> int:
         """A new request with all tokens of this one, for beams and shared prompts: its number."""
         table, length = self._tables[self._known(request)], self._lengths[request]
         twin = self.open()
-        self._tables[twin], self._lengths[twin] = list(table), length
+        self._tables[twin], self._lengths[twin], self._last[twin] = list(table), length, self._last[request]
         for page in table:
             self._uses[page] += 1
         return twin
@@ -167,6 +187,11 @@ class PagedKVCache:
             ValueError: there are fewer tokens.
         """
         self._lengths[request] = _cropped(length, self.length(request))
+        if length:
+            at = self._slots(request, length - 1, length).to(self._columns["slots"].device)
+            self._last[request] = torch.cat([self._columns[name][at] for name in ("segments", "slots")]).cpu()
+        else:
+            self._last[request] = torch.full((2,), PADDING)
         table, kept = self._tables[request], -(-length // self.page_size)
         for page in table[kept:]:
             self._release(page)
@@ -175,7 +200,7 @@ class PagedKVCache:
     def free(self, request: int) -> None:
         """Forget a request; its number is not given again."""
         self.crop(request, 0)
-        del self._tables[request], self._lengths[request]
+        del self._tables[request], self._lengths[request], self._last[request]
 
     def rows(self, requests: Sequence[int]) -> PagedRows:
         """The cache as `attend` takes it: row i of a batch is request requests[i].
@@ -194,15 +219,20 @@ class PagedKVCache:
         return request
 
     def _write(self, requests: Sequence[int], new: dict[str, Tensor], tokens: Tokens) -> None:
+        told = tokens.segments.cpu(), tokens.slots.cpu()  # it waits for the device in any case, to deal out pages
+        before = torch.stack([self._last[request] for request in requests])
+        check_follow(told, before)
         real = tokens.segments != PADDING
         lengths = [self.length(request) for request in requests]
-        stops = [length + count for length, count in zip(lengths, real.sum(dim=1).tolist(), strict=True)]
+        counts = (told[0] != PADDING).sum(dim=1).tolist()
+        stops = [length + count for length, count in zip(lengths, counts, strict=True)]
         self._reserve(requests, stops, new, tokens)
         slots = [self._slots(*row) for row in zip(requests, lengths, stops, strict=True)]
         index = torch.cat(slots).to(real.device)
         for name, column in self._columns.items():
             column[index] = new[name][real]
         self._lengths.update(zip(requests, stops, strict=True))
+        self._last.update(zip(requests, last_tokens(*told, before), strict=True))
 
     def _reserve(self, requests: Sequence[int], stops: Sequence[int], new: dict[str, Tensor], tokens: Tokens) -> None:
         """Pages for all tokens up to `stops`, or an error before anything was written."""
@@ -225,7 +255,7 @@ class PagedKVCache:
             _check_alike(new, self._columns)
         else:
             self._attend = tokens.attend
-            self._columns = {name: x.new_empty(self.pages * size, *x.shape[2:]) for name, x in new.items()}
+            self._columns = {name: _empty(x, self.pages * size, *x.shape[2:]) for name, x in new.items()}
         for request in shared:
             old, fresh = self._tables[request][-1], self._take()
             for column in self._columns.values():
@@ -283,8 +313,9 @@ class PagedRows:
         """Keep the new keys, which are turned, and values, without padding, and give all so far.
 
         Raises:
-            ValueError: there are too few pages, positions are of other tokens, there are other rows than requests,
-                what comes does not fit what is held, or it requires gradients. Nothing is written then.
+            ValueError: there are too few pages, positions are of other tokens or their slots do not follow those that
+                are held, there are other rows than requests, what comes does not fit what is held, or it requires
+                gradients. Nothing is written then.
         """
         if len(k) != len(self.requests):
             raise ValueError(f"k has {len(k)} rows for {len(self.requests)} requests; expected one each")
@@ -292,11 +323,28 @@ class PagedRows:
         self.cache._write(self.requests, _columns(k, v, tokens), tokens)
         return _held(self.cache._gather(self.requests, ("k", "v", *_TOKENS)), self.cache._attend)
 
+    def saved(self) -> Callable[[], None]:
+        """What brings back all that is held now, after a call that failed."""
+        lengths, columns = [self.cache.length(request) for request in self.requests], self.cache._columns
+
+        def bring_back() -> None:
+            for request, length in zip(self.requests, lengths, strict=True):
+                self.cache.crop(request, length)
+            self.cache._columns = columns
+
+        return bring_back
+
 
 Cache: TypeAlias = KVCache | PagedRows
 """What `attend` takes; one serves one layer."""
 
 _TOKENS = ("ids", "slots", "segments", "pictures")
+
+
+def _empty(like: Tensor, *shape: int) -> Tensor:
+    """Memory that may be written into both inside and outside of `torch.inference_mode`, wherever it is made."""
+    with torch.inference_mode(False):
+        return like.new_empty(*shape)
 
 
 def _columns(k: Tensor, v: Tensor, tokens: Tokens) -> dict[str, Tensor]:

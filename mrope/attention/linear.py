@@ -1,23 +1,25 @@
 """Linear attention that rotary encodings can turn: cost linear in the tokens, and a state of one size to decode from.
 
-Letters: B batch, H heads, N tokens, C channels, D head dim (turned: maybe another), E head dim of the values, L tokens
+Letters: B batch, H heads (Hk of keys and values), N tokens, C channels, D head dim, E head dim of the values, L tokens
 of a chunk.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.nn.functional import elu
 
 from mrope.attention.masks import Tokens, read_tokens
+from mrope.attention.slots import check_follow, last_tokens, on_host
+from mrope.attention.softmax import blanked, check_any_length, check_head_dim, check_shapes, split_heads
 from mrope.checks import one_of, whole
 from mrope.encoding import Encoding, Where
+from mrope.encodings.operands import check_encoding
 from mrope.shards import PADDING
 
 
@@ -29,11 +31,13 @@ class LinearState:
         kv: (B, H, D, E) of turned key times value.
         keys: (B, H, D) of keys, not turned.
         segments: (B,) int64, that document; -1 before the first token.
+        slots: (B,) int64, the slot of its last token; -1 before the first.
     """
 
     kv: Float[Tensor, "b h dt e"]
     keys: Float[Tensor, "b h d"]
     segments: Int64[Tensor, " b"]
+    slots: Int64[Tensor, " b"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,8 +55,8 @@ class LinearOutput:
 
 def linear_attend(
     q: Float[Tensor, "b h n d"],
-    k: Float[Tensor, "b h n d"],
-    v: Float[Tensor, "b h n e"],
+    k: Float[Tensor, "b hk n d"],
+    v: Float[Tensor, "b hk n e"],
     *,
     encoding: Encoding,
     positions: Where,
@@ -64,21 +68,26 @@ def linear_attend(
 
     RoFormer (arXiv:2104.09864), equation 19: token m gets the sum of (R_m phi(q_m)) . (R_n phi(k_n)) v_n over the sum
     of phi(q_m) . phi(k_n). What is below stays positive; the turned weights may be negative and add up to another
-    number than 1. Sums are of float32 at least. A query without a key, as in padding, gives zeros.
+    number than 1. Sums are of float32 at least. A query without a key, as in padding, gives zeros; what padded q, k and
+    v hold is never read.
 
     Args:
         q: (B, H, N, D), not turned.
-        k: (B, H, N, D), not turned; as many heads as q.
-        v: (B, H, N, E).
-        encoding: `rotate` is called; one that biases scores is refused, as there are none.
+        k: (B, Hk, N, D), not turned; Hk divides H.
+        v: (B, Hk, N, E).
+        encoding: `rotate` is called; one that biases scores is refused, as there are none, and one that does not
+            declare that it keeps norms, as what it scales would be scaled above the fraction bar alone.
         positions: of the tokens; one row of them serves the whole batch. In a packed row each document is for itself.
         rule: "causal" in the order of the row, or "all" of a document.
-        state: of the tokens before these, causal only. Tokens of the same document go on from it.
+        state: of the tokens before these, causal only. Tokens of the same document go on from it. That none is left
+            out or comes twice is looked at where the host knows slots: on the CPU, and not of ids alone.
         chunk: L, causal only: tokens that are worked on at once, in memory of L * L a head.
 
     Raises:
-        ValueError: the encoding adds a bias, heads differ, positions are of other tokens, documents of a row are not
-            in the order of their numbers, or a state is given for attention to all.
+        ValueError: the encoding adds a bias or does not keep norms, shapes do not fit, positions are of other tokens,
+            documents of a row are not in the order of their numbers, a state is given for attention to all or with
+            frequencies that depend on the length of the row, or it is one of other rows, heads or slots.
+        TypeError: `encoding` or `state` is none, or q, k and v are no floating tensors.
 
     >>> q, k, v = torch.randn(3, 1, 2, 6, 8)
     >>> whole = linear_attend(q, k, v, encoding=Encoding(), positions=torch.arange(6).repeat(3, 1))
@@ -87,32 +96,72 @@ def linear_attend(
     """
     one_of("rule", rule, ("causal", "all"))
     size = whole("chunk", chunk, 1)
-    if type(encoding).bias is not Encoding.bias:
-        raise ValueError(f"{type(encoding).__name__} adds a bias to scores, which linear attention never makes")
-    if q.shape != k.shape or k.shape[:3] != v.shape[:3]:
-        raise ValueError(
-            f"q, k and v have shapes {tuple(q.shape)}, {tuple(k.shape)} and {tuple(v.shape)}; expected (B, H, N, D) "
-            "twice and (B, H, N, E)"
-        )
+    _check_turns(encoding)
+    check_shapes(q, k, v)
+    check_head_dim(encoding, q.shape[-1])
+    if k.shape[2] != q.shape[2]:
+        raise ValueError(f"k has {k.shape[2]} tokens, q has {q.shape[2]}; expected those of the same tokens")
     tokens = read_tokens(positions, (q.shape[0], q.shape[2]), encoding.axes)
     exact = torch.promote_types(q.dtype, torch.float32)
-    plain_q, plain_k = (elu(x.to(exact)) + 1 for x in (q, k))
+    plain_q, plain_k, v = _phi(blanked(q, tokens).to(exact)), _phi(blanked(k, tokens).to(exact)), blanked(v, tokens)
     turned_q, turned_k = encoding.rotate(plain_q, plain_k, positions)
-    parts = _Parts(plain_q, plain_k, turned_q, turned_k, v.to(exact))
+    group = q.shape[1] // k.shape[1]
+    plain_k, turned_k, wide_v = (x.repeat_interleave(group, dim=1) for x in (plain_k, turned_k, v.to(exact)))
+    parts = _Parts(plain_q, plain_k, turned_q, turned_k, wide_v)
     if rule == "all":
         if state is not None:
             raise ValueError('state is given; rule "all" looks at whole documents and goes on from none')
         return LinearOutput(_documents(parts, tokens).to(v.dtype), None)
-    segments = tokens.segments
-    if ((segments != PADDING) & (segments != segments.cummax(dim=1).values)).any():
+    segments, slots, told = tokens.segments, tokens.slots, on_host(tokens, positions)
+    if told is not None and ((told[0] != PADDING) & (told[0] != told[0].cummax(dim=1).values)).any():
         raise ValueError("segments go down along a row; expected documents in the order of their numbers")
-    now, out = _start(parts) if state is None else state, []
+    now, out = _start(parts), []
+    if state is not None:
+        check_any_length(encoding, "the state would keep those of an earlier one")
+        _check_state(state, now)
+        now, before = state, torch.stack((state.segments, state.slots), dim=1)
+        if isinstance(positions, Tensor):  # ids alone know no slots: they go on
+            slots = slots + state.slots[:, None] + 1
+        elif told is not None and before.device.type == "cpu":
+            check_follow(told, before)
+    last = last_tokens(segments, slots, torch.stack((now.segments, now.slots), dim=1))
     for start in range(0, q.shape[2], size):
         piece = slice(start, start + size)
         values, now = _step(parts.cut(piece), segments[:, piece], now)
         out.append(values)
     values = torch.cat(out, dim=2) if out else parts.v
-    return LinearOutput(values.to(v.dtype), now)
+    return LinearOutput(values.to(v.dtype), replace(now, slots=last[:, 1]))
+
+
+def _phi(x: Tensor) -> Tensor:
+    """elu + 1, which would cancel below 0 if it were written so."""
+    return torch.where(x > 0, x + 1, x.clamp(max=0).exp())  # of large x the exponential is infinite, its gradient NaN
+
+
+def _check_turns(encoding: Encoding) -> None:
+    check_encoding(encoding)
+    name = type(encoding).__name__
+    if type(encoding).bias is not Encoding.bias:
+        raise ValueError(f"{name} adds a bias to scores, which linear attention never makes")
+    if torch.compiler.is_compiling() or type(encoding).rotate is Encoding.rotate:
+        return
+    if encoding.properties.norm is not True:
+        raise ValueError(
+            f"{name} does not declare that it keeps norms (properties.norm); linear attention divides by products that "
+            "are not turned: expected one that turns queries and keys and does not scale them"
+        )
+
+
+def _check_state(state: LinearState, expected: LinearState) -> None:
+    if not isinstance(state, LinearState):
+        raise TypeError(f"state is {state!r}; expected the state of an earlier LinearOutput")
+    for field in fields(LinearState):
+        own, other = (getattr(each, field.name) for each in (state, expected))
+        if (own.shape, own.dtype, own.device) != (other.shape, other.dtype, other.device):
+            raise ValueError(
+                f"state has {field.name} of shape {tuple(own.shape)}, {own.dtype} on {own.device}; these tokens take "
+                f"{tuple(other.shape)}, {other.dtype} on {other.device}"
+            )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -134,7 +183,7 @@ def _start(parts: _Parts) -> LinearState:
     return LinearState(
         parts.v.new_zeros(rows, heads, parts.turned_k.shape[-1], parts.v.shape[-1]),
         parts.v.new_zeros(rows, heads, parts.k.shape[-1]),
-        torch.full((rows,), PADDING, device=parts.v.device),
+        *torch.full((2, rows), PADDING, device=parts.v.device),
     )
 
 
@@ -149,7 +198,7 @@ def _step(parts: _Parts, segments: Tensor, state: LinearState) -> tuple[Tensor, 
     kept, new = state.segments == last, ((segments == last[:, None]) & real)[:, None, :, None]
     kv = state.kv * kept[:, None, None, None] + (parts.turned_k * new).mT @ parts.v
     keys = state.keys * kept[:, None, None] + (parts.k * new).sum(dim=2)
-    return _ratio(above, below), LinearState(kv, keys, last)
+    return _ratio(above, below), replace(state, kv=kv, keys=keys, segments=last)
 
 
 def _documents(parts: _Parts, tokens: Tokens) -> Tensor:
@@ -185,12 +234,14 @@ class LinearAttention(nn.Module):
     Args:
         dim: channels C.
         heads: H; ``dim / heads`` is the head dim D.
+        kv_heads: Hk, which divides `heads`; as many by default.
         encoding: where tokens are; its parameters, if it learns, are the module's as well.
         rule: "causal" or "all".
         chunk: tokens that are worked on at once, causal only.
 
     Raises:
-        ValueError: channels do not divide into heads.
+        ValueError: channels do not divide into heads, or heads into those of the keys, or `linear_attend` refuses the
+            encoding.
 
     >>> attention = LinearAttention(32, 4, encoding=Encoding())
     >>> prompt = attention(torch.randn(1, 5, 32), torch.arange(5).repeat(3, 1))
@@ -204,20 +255,23 @@ class LinearAttention(nn.Module):
         heads: int,
         *,
         encoding: Encoding,
+        kv_heads: int | None = None,
         rule: Literal["causal", "all"] = "causal",
         chunk: int = 64,
     ):
         super().__init__()
-        if whole("dim", dim, 1) % whole("heads", heads, 1):
-            raise ValueError(f"dim {dim} does not split into {heads} heads")
         one_of("rule", rule, ("causal", "all"))
-        self.heads, self.encoding, self.chunk = heads, encoding, whole("chunk", chunk, 1)
+        _check_turns(encoding)
+        self.head_dim, kv_heads = split_heads(dim, heads, kv_heads)
+        check_head_dim(encoding, self.head_dim)
+        self.encoding, self.chunk = encoding, whole("chunk", chunk, 1)
         self.rule: Literal["causal", "all"] = rule
-        self.q, self.k, self.v, self.out = (nn.Linear(dim, dim, bias=False) for _ in range(4))
+        self.q, self.out = (nn.Linear(dim, dim, bias=False) for _ in range(2))
+        self.k, self.v = (nn.Linear(dim, kv_heads * self.head_dim, bias=False) for _ in range(2))
 
     def forward(self, x: Float[Tensor, "b n c"], positions: Where, *, state: LinearState | None = None) -> LinearOutput:
         """Attend; with a state, `x` and `positions` are of the new tokens alone."""
-        q, k, v = (part(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k, v = (part(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2) for part in (self.q, self.k, self.v))
         seen = linear_attend(
             q, k, v, encoding=self.encoding, positions=positions, rule=self.rule, state=state, chunk=self.chunk
         )

@@ -99,6 +99,8 @@ class Mask:
     own picture those whose first id is not larger (CCA, MCA-LLaVA, PyPE: see `RingLayout`), causal elsewhere. "all":
     all of its document. "positions": the one of these that the layout wants, `Positions.attend`.
 
+    "pictures" must know the picture of each token, which only the layouts of "rings" say by themselves.
+
     Args:
         rule: as above.
         window: how many slots back a query sees, its own among them, and as many ahead under "all". A picture sees
@@ -107,6 +109,11 @@ class Mask:
     >>> here = read_tokens(torch.arange(4)[None])
     >>> Mask("causal", window=2).dense(here)[0, 0].int().tolist()
     [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
+    >>> from mrope import GridLayout, Image, Text
+    >>> spans, layout = [Text(1), Image((1, 1, 2)), Text(1)], GridLayout(merge=1)
+    >>> positions = replace(layout(spans), pictures=picture_numbers(spans, layout))  # of dataclasses
+    >>> Mask("pictures").dense(read_tokens(positions))[0, 0].int().tolist()
+    [[1, 0, 0, 0], [1, 1, 1, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
     """
 
     rule: Rule = "positions"

@@ -103,6 +103,6 @@ def encoding(name: str) -> type[Encoding]:
     >>> encoding("alibi")(heads=8, axes=2)
     Alibi(heads=8, axes=2)
     """
-    if name not in _BY_NAME:
+    if not isinstance(name, str) or name not in _BY_NAME:
         raise ValueError(f"unknown encoding {name!r}; known are {', '.join(_BY_NAME)}")
     return _BY_NAME[name]

@@ -15,6 +15,7 @@ from torch.nn.functional import interpolate
 
 from mrope.checks import Number, one_of, positive, whole
 from mrope.encoding import Encoding, Properties, Where, read_ids
+from mrope.encodings.operands import check_floating, wholes
 from mrope.frequencies import Frequencies
 
 Resampling = Literal["linear", "cubic", "cubic-antialiased"]
@@ -42,6 +43,8 @@ class Sinusoidal(Encoding):
     Pair j of a part of C channels is (2j, 2j + 1): the sine and the cosine of ``position * base ** (-2j / C)``. Of
     several axes each has an equal part of the channels, in the order of the axes: halves for (h, w), thirds for
     (t, h, w). A shift of the positions is one linear map of the code, and the scores do depend on it.
+
+    Angles are float32 products, as in the libraries: at position 1e6 the code is up to 0.06 off.
 
     Args:
         dim: channels C of the tokens.
@@ -106,11 +109,10 @@ class LearnedTable(nn.Module, Encoding):
 
     def __init__(self, dim: int, shape: tuple[int, ...]):
         super().__init__()
-        if not 1 <= len(shape) <= 3:
-            raise ValueError(f"shape {shape} has {len(shape)} axes; expected 1 to 3: (n,), (h, w) or (t, h, w)")
-        self.dim = whole("dim", dim, 1)
-        self.shape = tuple(whole("shape entry", size, 1) for size in shape)
-        self.axes = len(shape)
+        self.dim, self.shape = whole("dim", dim, 1), wholes("shape", shape)
+        self.axes = len(self.shape)
+        if not 1 <= self.axes <= 3:
+            raise ValueError(f"shape {self.shape} has {self.axes} axes; expected 1 to 3: (n,), (h, w) or (t, h, w)")
         # The deviation that BERT and ViT draw their tables with.
         self.weight = nn.Parameter(torch.empty(*self.shape, self.dim).normal_(std=0.02))
 
@@ -122,7 +124,9 @@ class LearnedTable(nn.Module, Encoding):
     def embed(self, x: Float[Tensor, "*b n c"], positions: Where) -> Float[Tensor, "*b n c"]:
         """Tokens (B, N, C) plus their rows of the table, added in float32 and rounded once.
 
-        Looks at the smallest and the largest position first: on an accelerator the host waits for them.
+        Looks at the smallest and the largest position first: on an accelerator the host waits for them. What
+        torch.compile traces does not look: there a position outside the table fails in the lookup itself, and a
+        negative one counts from its end.
 
         Raises:
             ValueError: a position is not whole or lies outside the table, the tokens have another number of channels,
@@ -131,8 +135,10 @@ class LearnedTable(nn.Module, Encoding):
         ids = read_ids(positions, self.axes)
         if ids.is_floating_point():
             raise ValueError(f"positions have dtype {ids.dtype}; a learned table has rows at whole positions only")
-        self._check_inside(ids.flatten(1))
-        return _add(x, self.weight[tuple(ids.long())])
+        ids = ids.long()
+        if not torch.compiler.is_compiling():
+            self._check_inside(ids.flatten(1))
+        return _add(x, self.weight[tuple(ids)])
 
     @torch.no_grad()
     def resampled(self, shape: tuple[int, ...], *, by: Resampling = "cubic") -> LearnedTable:
@@ -149,6 +155,7 @@ class LearnedTable(nn.Module, Encoding):
             ValueError: `shape` has another number of axes, or three axes come with another rule than "linear".
         """
         one_of("by", by, ("linear", "cubic", "cubic-antialiased"))
+        shape = wholes("shape", shape)
         if len(shape) != self.axes:
             raise ValueError(f"shape {shape} has {len(shape)} axes; the table has {self.axes}: {self.shape}")
         if self.axes == 3 and by != "linear":
@@ -178,6 +185,7 @@ class LearnedTable(nn.Module, Encoding):
 
 
 def _add(x: Tensor, table: Tensor) -> Tensor:
+    check_floating("x", x)
     if x.shape[-table.dim() :] != table.shape:
         raise ValueError(
             f"x has shape {tuple(x.shape)}; these positions are those of tokens of shape {tuple(table.shape)}"

@@ -16,6 +16,7 @@ from torch.nn.functional import linear
 
 from mrope.checks import one_of, whole
 from mrope.encoding import Encoding, Properties, Where, check_tokens, read_ids
+from mrope.encodings.operands import check_heads, wholes, without_autocast
 
 Direction = Literal["both", "causal"]
 
@@ -110,11 +111,12 @@ class ShawBias(nn.Module, Encoding):
         Raises:
             ValueError: a position is not whole, `q` has another head dim, or its tokens are others than the positions'.
         """
+        check_heads("q", q)
         if q.shape[-1] != self.head_dim:
             raise ValueError(f"q has head dim {q.shape[-1]}; the vectors have {self.head_dim}")
         rows = _whole_offsets(q, positions, keys, self.axes).clamp(-self.reach, self.reach) + self.reach
         dtype = torch.promote_types(q.dtype, torch.float32)
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device):
             # Every query meets the few vectors once, rather than one vector for each key.
             products = torch.einsum("...nd,ard->a...nr", q.to(dtype), self.weight.to(dtype))
         if rows.dim() < q.dim():
@@ -210,10 +212,10 @@ class ContinuousBias(nn.Module, Encoding):
     def __init__(self, heads: int, extent: tuple[int, ...], *, hidden: int = 512):
         super().__init__()
         self.heads = whole("heads", heads, 1)
-        self.extent = tuple(whole("extent entry", size, 1) for size in extent)
-        if not extent:
+        self.extent = wholes("extent", extent)
+        self.axes = len(self.extent)
+        if not self.extent:
             raise ValueError("extent () is empty; expected at least one axis")
-        self.axes = len(extent)
         self.inner = nn.Linear(self.axes, whole("hidden", hidden, 1))
         self.outer = nn.Linear(hidden, self.heads, bias=False)
 
@@ -238,13 +240,14 @@ class ContinuousBias(nn.Module, Encoding):
         farthest = torch.tensor(self.extent, device=q.device, dtype=dtype).sub(1).clamp(min=1)
         scaled = different.T.to(dtype) / farthest * 8
         scaled = scaled.sign() * torch.log2(1 + scaled.abs()) / 3
-        with torch.autocast(q.device.type, enabled=False):
+        with without_autocast(q.device):
             inner = linear(scaled, self.inner.weight.to(dtype), self.inner.bias.to(dtype)).relu()
             numbers = 16 * linear(inner, self.outer.weight.to(dtype)).sigmoid()
         return _as_scores(numbers[which].movedim(-1, -3), q)
 
 
 def _check_heads(q: Tensor, heads: int) -> None:
+    check_heads("q", q)
     if q.shape[-3] != heads:
         raise ValueError(f"q has {q.shape[-3]} heads; this bias is one for {heads} heads of queries")
 

@@ -13,7 +13,8 @@ import torch
 from jaxtyping import Float, Float32
 from torch import Tensor
 
-from mrope.checks import Number, one_of, positive, whole
+from mrope.checks import Number, one_of, positive
+from mrope.encodings.operands import check_floating, wholes
 
 Rule: TypeAlias = Literal[
     "integers", "centres", "centres-longer", "centres-shorter", "ends", "unit", "reference", "span"
@@ -51,17 +52,17 @@ def patch_coordinates(
             [-0.6667,  0.0000,  0.6667, -0.6667,  0.0000,  0.6667]])
     """
     one_of("rule", rule, get_args(Rule))
-    sides = [whole("grid entry", side, 1) for side in grid]
+    sides = wholes("grid", grid)
     if not sides:
         raise ValueError("grid is empty; expected (h, w) or (t, h, w)")
     if rule in ("centres-longer", "centres-shorter") and len(sides) != 2:
-        raise ValueError(f"grid {tuple(sides)} has {len(sides)} axes; rule {rule!r} compares the two sides (h, w)")
+        raise ValueError(f"grid {sides} has {len(sides)} axes; rule {rule!r} compares the two sides (h, w)")
     if (trained is not None) != (rule in ("reference", "span")):
         wants = "needs `trained`, the grid of the training" if trained is None else "takes no `trained`"
         raise ValueError(f"trained is {trained!r}; rule {rule!r} {wants}")
-    known = sides if trained is None else [whole("trained entry", side, 1) for side in trained]
+    known = sides if trained is None else wholes("trained", trained)
     if len(known) != len(sides):
-        raise ValueError(f"trained {tuple(known)} has {len(known)} axes; grid {tuple(sides)} has {len(sides)}")
+        raise ValueError(f"trained {known} has {len(known)} axes; grid {sides} has {len(sides)}")
     lines = [_line(rule, side, sides, m) for side, m in zip(sides, known, strict=True)]
     return torch.stack(torch.meshgrid(*lines, indexing="ij")).flatten(1)
 
@@ -100,9 +101,17 @@ def augment(
         rescale: r >= 1; all axes are scaled by one factor, log-uniform in [1/r, r].
         generator: of the random numbers; None takes torch's own.
 
+    Raises:
+        TypeError: the coordinates are whole numbers.
+        ValueError: they have another shape, or an amount is out of its range.
+
     >>> augment(torch.zeros(2, 3), shift=0.1, generator=torch.Generator().manual_seed(0)).unique().numel()
     2
     """
+
+    check_floating("coordinates", coordinates)
+    if coordinates.dim() not in (2, 3):
+        raise ValueError(f"coordinates have shape {tuple(coordinates.shape)}; expected (A, N) or (A, B, N)")
 
     def draw(count: int, most: float) -> Tensor:
         drawn = coordinates.new_empty(count).uniform_(-most, most, generator=generator)

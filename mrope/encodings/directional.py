@@ -27,7 +27,8 @@ class WaveRope(LinearRope):
         pairing: channels of pair j: "half" is (j, j + F), "adjacent" is (2j, 2j + 1).
 
     Raises:
-        ValueError: the rows are not of one length.
+        ValueError: the rows are not of one length, or a number is not finite.
+        TypeError: an entry is no number.
 
     >>> WaveRope(((1.0, 0.5), (0.0, 0.5))).frequencies
     tensor([[1.0000, 0.5000],
@@ -40,7 +41,14 @@ class WaveRope(LinearRope):
 
     def __post_init__(self) -> None:
         one_of("pairing", self.pairing, ("half", "adjacent"))
-        lengths = sorted({len(row) for row in self.waves})
+        try:
+            waves = tuple(tuple(float(entry + 0) for entry in row) for row in self.waves)  # a string is no number
+        except TypeError:
+            raise TypeError(f"waves is {self.waves!r}; expected one row of numbers per axis") from None
+        object.__setattr__(self, "waves", waves)
+        if not all(math.isfinite(entry) for row in waves for entry in row):
+            raise ValueError(f"waves is {waves}; expected finite numbers")
+        lengths = sorted({len(row) for row in waves})
         if len(lengths) != 1 or not lengths[0]:
             raise ValueError(f"waves have rows of {lengths} numbers; expected one row per axis, all of F >= 1 numbers")
 

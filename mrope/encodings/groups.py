@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from mrope.checks import Number, one_of, positive, whole
 from mrope.encoding import Encoding, Properties, Where, check_tokens, read_ids
+from mrope.encodings.operands import check_pair, without_autocast
 from mrope.encodings.planar import QwenVisionRope, heads_per_set, over_axes
 from mrope.frequencies import Frequencies
 
@@ -46,22 +47,29 @@ class _GroupRope(nn.Module, Encoding):
         """Rotated copies of `q` (B, Hq, N, D) and `k` (B, Hk, N, D), in float32 or above and rounded once at the end.
 
         H divides Hq and Hk, and neighbouring heads share: with H = Hk, a query turns as its key.
+
+        Raises:
+            ValueError: q and k differ in more than their heads, have another head dim, or heads that H does not
+                divide; or positions are of other tokens.
         """
         ids = read_ids(positions, self.axes)
+        check_pair(q, k)
         check_tokens(ids, q)
-        with torch.autocast(q.device.type, enabled=False):
-            tables = self._tables(ids.to(q.device))
+        with without_autocast(q.device):
+            tables = self._tables(ids.to(q.device), torch.promote_types(q.dtype, torch.float32))
             return self._rotated(q, tables), self._rotated(k, tables)
 
     def _rotated(self, x: Tensor, tables: tuple[Tensor, ...]) -> Tensor:
         if x.shape[-1] != self.head_dim:
             raise ValueError(f"q or k has head dim {x.shape[-1]}; the encoding was made for {self.head_dim}")
         heads_per_set(x, self.heads)
+        if not x.numel():
+            return x.clone()  # some Fourier transforms take nothing empty
         wide = x.to(torch.promote_types(x.dtype, torch.float32)).unflatten(-3, (self.heads, -1))
         return self._turn(wide, *tables).flatten(-4, -3).to(x.dtype)
 
-    def _tables(self, ids: Tensor) -> tuple[Tensor, ...]:
-        """All that depends on positions (A, N) or (A, B, N) and parameters alone."""
+    def _tables(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        """All that depends on positions (A, N) or (A, B, N) and parameters alone, made in `dtype` at least."""
         raise NotImplementedError
 
     def _turn(self, x: Tensor, *tables: Tensor) -> Tensor:
@@ -100,8 +108,9 @@ class _BlockRope(_GroupRope):
         """(H, A, J, b, b), skew: radians per unit of each coordinate."""
         raise NotImplementedError
 
-    def _tables(self, ids: Tensor) -> tuple[Tensor, ...]:
-        return (torch.matrix_exp(over_axes(ids, self.generators)),)
+    def _tables(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        # Strided ids make a strided sum, in which torch's exponential crashes.
+        return (torch.matrix_exp(over_axes(ids, self.generators, dtype).contiguous()),)
 
     def _turn(self, x: Tensor, *tables: Tensor) -> Tensor:
         (matrices,) = tables
@@ -113,9 +122,10 @@ class LieRope(_BlockRope):
     """Learned dense generators: LieRE (arXiv:2406.10322).
 
     With two axes or more the generators do not commute: scores do not depend on differences of positions alone. They
-    do with one axis, and with blocks of 2, which all commute. Every token has its own exponential, taken in float32: a
-    head takes N D b numbers for it, N D D when dense. Coordinates are those of ``patch_coordinates(grid, rule="span",
-    trained=...)``: float32 keeps norms of a dense head of 64 to 1e-5 there, and to 3e-4 at coordinates of 20.
+    do with one axis, and with blocks of 2, which all commute. Every token has its own exponential: a head takes N D b
+    numbers for it, N D D when dense. Coordinates are those of ``patch_coordinates(grid, rule="span", trained=...)``:
+    float32 keeps norms of a dense head of 64 to 3e-5 there, to 4e-4 at coordinates of 20, to 2e-3 at 100 and to 1e-2
+    at 1000 (blocks of 8: a tenth of it). Queries in float64 have exponentials in float64, which keep them to 1e-10.
 
     Args:
         head_dim: D.
@@ -153,7 +163,9 @@ class ComRope(_BlockRope):
 
     "AP", axial partition: block j reads axis j mod A alone. "LD", linearly dependent: all axes turn a block by one
     generator, each at its own rate. Every token has its own exponential: a head takes N D b numbers for it.
-    Coordinates are those of ``patch_coordinates(grid, rule="unit")``.
+    Coordinates are those of ``patch_coordinates(grid, rule="unit")``: float32 keeps norms to 4e-7 there, to 7e-6 at
+    coordinates of 20, to 4e-5 at 100 and to 3e-4 at 1000. Queries in float64 have exponentials in float64, which keep
+    them to 1e-11.
 
     Args:
         head_dim: D.
@@ -225,8 +237,8 @@ class _PlaneRope(_GroupRope):
         """(H or 1, A, F): radians per unit of each coordinate."""
         raise NotImplementedError
 
-    def _tables(self, ids: Tensor) -> tuple[Tensor, ...]:
-        angles = over_axes(ids, self.frequencies).unsqueeze(-3)
+    def _tables(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
+        angles = over_axes(ids, self.frequencies, dtype).unsqueeze(-3)
         return angles.cos(), angles.sin(), self.basis.unsqueeze(-3)
 
     def _turn(self, x: Tensor, *tables: Tensor) -> Tensor:
@@ -269,12 +281,12 @@ class StringRope(_PlaneRope):
 
 
 class GrapeRope(_PlaneRope):
-    """Rank-2 generators a b^T - b a^T in learned planes: multiplicative GRAPE (arXiv:2512.07805), kept a rotation.
+    """Rank-2 generators b a^T - a b^T in learned planes: multiplicative GRAPE (arXiv:2512.07805), kept a rotation.
 
-    Plane i turns by ``base ** (-2 i / D)`` radians per unit of what it reads. "axis": coordinate i mod A, so that text,
-    with one position on all axes, turns as in 1-D. "mixed": the position along a learned unit direction, at first that
-    axis. The authors' code orthonormalises the two vectors of a plane, but not the planes among them, and is no
-    rotation once it has learned; here all planes stay orthonormal.
+    Plane i turns, a towards b, by ``base ** (-2 i / D)`` radians per unit of what it reads. "axis": coordinate i mod A,
+    so that text, with one position on all axes, turns as in 1-D. "mixed": the position along a learned unit direction,
+    at first that axis. The authors' code orthonormalises the two vectors of a plane, but not the planes among them, and
+    is no rotation once it has learned; here all planes stay orthonormal.
 
     Args:
         head_dim: D, even.
@@ -287,6 +299,9 @@ class GrapeRope(_PlaneRope):
         entries: (H, D (D - 1) / 2), of the skew matrix whose Cayley transform holds the planes as pairs of rows.
         directions: (H, A, F), of "mixed" alone; only where they point counts.
 
+    Raises:
+        ValueError: `head_dim` is odd, or "axis" has an axis without a plane.
+
     >>> GrapeRope(8, mode="axis", axes=2).frequencies
     tensor([[[1.0000, 0.0000, 0.0100, 0.0000],
              [0.0000, 0.1000, 0.0000, 0.0010]]])
@@ -295,6 +310,8 @@ class GrapeRope(_PlaneRope):
     def __init__(self, head_dim: int, *, mode: Reading, axes: int = 3, heads: int = 1, base: Number = 1e4) -> None:
         super().__init__(head_dim, axes=axes, heads=heads)
         one_of("mode", mode, get_args(Reading))
+        if mode == "axis" and head_dim // 2 < axes:
+            raise ValueError(f"head_dim {head_dim} has {head_dim // 2} planes, too few for {axes} axes")
         self.base = positive("base", base)
         self.mode = mode
         if mode == "mixed":
@@ -341,9 +358,9 @@ class CirculantRope(_GroupRope):
         super().__init__(whole("head_dim", head_dim, 3), axes=axes, heads=heads)
         self.columns = nn.Parameter(torch.randn(heads, axes, head_dim) / (2 * head_dim) ** 0.5)
 
-    def _tables(self, ids: Tensor) -> tuple[Tensor, ...]:
+    def _tables(self, ids: Tensor, dtype: torch.dtype) -> tuple[Tensor, ...]:
         modes = 2 * torch.fft.rfft(_wide(self.columns)).imag
-        angles = over_axes(ids, modes).unsqueeze(-3)
+        angles = over_axes(ids, modes, dtype).unsqueeze(-3)
         return angles.cos(), angles.sin()
 
     def _turn(self, x: Tensor, *tables: Tensor) -> Tensor:

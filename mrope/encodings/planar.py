@@ -17,12 +17,17 @@ from torch import Tensor
 
 from mrope.checks import Number, one_of, positive, whole
 from mrope.encoding import Encoding, Properties, Where, check_tokens, read_ids
+from mrope.encodings.operands import check_pair
 from mrope.frequencies import Frequencies
 from mrope.ops import Pairing, rotate_qk
 
 
 class LinearRope(Encoding):
-    """Pair i turns by ``sum over axes a of f[a, i] p[a]``, whatever its subclass says that f is."""
+    """Pair i turns by ``sum over axes a of f[a, i] p[a]``, whatever its subclass says that f is.
+
+    Angles are float32 sums of float32 products, as the weights were trained with: at a coordinate of 1e6 and 1 radian
+    per unit they are up to 0.04 off, on grids of patches 1e-5.
+    """
 
     __slots__ = ()
 
@@ -60,6 +65,7 @@ class LinearRope(Encoding):
 
         Where heads differ, H divides Hq and Hk, and neighbouring heads share: with H = Hk, a query turns as its key.
         """
+        check_pair(q, k)
         check_tokens(read_ids(positions, self.axes), q)
         cos, sin = self.cos_sin(positions)
         for x in (q, k) if cos.dim() == 4 else ():
@@ -67,12 +73,12 @@ class LinearRope(Encoding):
         return rotate_qk(q, k, cos, sin, pairing=self.pairing)
 
 
-def over_axes(ids: Tensor, rates: Tensor) -> Tensor:
-    """(B, H, N, ..): the sum over axes of ids (A, B, N) times rates (H, A, ..), in float32 at least; B may be missing.
+def over_axes(ids: Tensor, rates: Tensor, least: torch.dtype = torch.float32) -> Tensor:
+    """(B, H, N, ..): the sum over axes of ids (A, B, N) times rates (H, A, ..), in `least` at least; B may be missing.
 
     No matrix product: some devices round its factors.
     """
-    rates = rates.to(ids.device, torch.promote_types(rates.dtype, torch.float32)).unsqueeze(2)
+    rates = rates.to(ids.device, torch.promote_types(rates.dtype, least)).unsqueeze(2)
     ids = ids.to(rates.dtype).unsqueeze(-2)[(..., *[None] * (rates.dim() - 3))]
     total = ids[0] * rates[:, 0]
     for axis in range(1, len(ids)):

@@ -15,7 +15,8 @@ from torch.nn.functional import softplus
 
 from mrope.axes import AxisSplit
 from mrope.checks import Number, one_of, positive, whole
-from mrope.encoding import Encoding, Properties, Where, read_ids
+from mrope.encoding import Encoding, Properties, Where, check_tokens, read_ids
+from mrope.encodings.operands import check_pair
 from mrope.frequencies import Frequencies
 from mrope.rotary import Pairing, Rotary, apply_rotary
 
@@ -50,6 +51,7 @@ class XPos(Encoding):
     pairing: Pairing = "half"
 
     def __post_init__(self) -> None:
+        _check_split(self.split)
         positive("base", self.base)
         positive("scale_base", self.scale_base)
         one_of("pairing", self.pairing, ("half", "adjacent"))
@@ -69,6 +71,8 @@ class XPos(Encoding):
     ) -> tuple[Float[Tensor, "*b hq n d"], Float[Tensor, "*b hk n d"]]:
         """Queries and keys, rotated and scaled in float32, rounded once; channels beyond the split's pass unchanged."""
         ids = read_ids(positions, self.axes)
+        check_pair(q, k)
+        check_tokens(ids, q)
         cos, sin = Rotary(self.split, Frequencies(self.base)).cos_sin(ids)
         zeta = (torch.arange(self.split.pairs, device=ids.device) / self.split.pairs + 0.4) / 1.4
         each = ids.to(torch.float32).movedim(0, -1)[..., self.split.axis.to(ids.device)]
@@ -94,8 +98,8 @@ class Pope(nn.Module, Encoding):
         heads: H of the queries.
         base: of the frequencies.
 
-    The parameter `phase` (H, D) starts at 0 and is used clamped to -2 pi .. 0, as in the paper: outside of that range
-    it has no gradient.
+    The parameter `phase` (H, D) starts at 0 and is used clamped to -2 pi .. 0, as in the paper: it has its gradient
+    from bound to bound, and none outside.
 
     >>> pope = Pope(AxisSplit((2, 2)), 3)
     >>> q, k = pope.rotate(torch.ones(3, 5, 4), torch.ones(1, 5, 4), torch.arange(10).view(2, 5))
@@ -105,6 +109,7 @@ class Pope(nn.Module, Encoding):
 
     def __init__(self, split: AxisSplit, heads: int, *, base: Number = 1e4):
         super().__init__()
+        _check_split(split)
         self.split, self.heads, self.base = split, whole("heads", heads, 1), positive("base", base)
         self.axes = split.axes
         self.phase = nn.Parameter(torch.zeros(self.heads, split.pairs))
@@ -122,16 +127,26 @@ class Pope(nn.Module, Encoding):
         Raises:
             ValueError: `q` has another number of heads than the phases, or `q` or `k` another head dim.
         """
+        ids = read_ids(positions, self.axes)
+        check_pair(q, k)
+        check_tokens(ids, q)
         heads, head_dim = self.phase.shape
         if (q.shape[-3], q.shape[-1], k.shape[-1]) != (heads, head_dim, head_dim):
             raise ValueError(
                 f"q has {q.shape[-3]} heads of {q.shape[-1]} channels, k has heads of {k.shape[-1]}; expected {heads} "
                 f"heads of queries, and {head_dim} channels in all heads"
             )
-        cos, sin = Rotary(self.split, Frequencies(self.base)).cos_sin(read_ids(positions, self.axes))
+        cos, sin = Rotary(self.split, Frequencies(self.base)).cos_sin(ids)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        phase = self.phase.to(dtype).clamp(-2 * math.pi, 0).unsqueeze(1)
+        phase = self.phase.to(dtype).unsqueeze(1)
+        # torch's clamp has no gradient at its bounds, and 0, where learning starts, is one of them.
+        phase = torch.where(phase > 0, 0, torch.where(phase < -2 * math.pi, -2 * math.pi, phase))
         size_q, size_k = softplus(q.to(dtype)), softplus(k.to(dtype))
         start_q = torch.cat((size_q * phase.cos(), size_q * -phase.sin()), dim=-1)
         start_k = torch.cat((size_k, torch.zeros_like(size_k)), dim=-1)
         return apply_rotary(start_q, cos, sin).to(q.dtype), apply_rotary(start_k, cos, sin).to(k.dtype)
+
+
+def _check_split(split: AxisSplit) -> None:
+    if not isinstance(split, AxisSplit):
+        raise TypeError(f"split is {split!r}; expected an AxisSplit, which gives each pair its axis")

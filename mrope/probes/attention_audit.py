@@ -14,8 +14,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from mrope.attention import attend as reference_attend
 from mrope.batches import BatchPositions, batch
 from mrope.checks import whole
+from mrope.encoding import Encoding
+from mrope.encodings.operands import check_encoding
 from mrope.layouts import GridLayout, Layout
 from mrope.positions import Positions, pack
 from mrope.spans import Image, Text
@@ -42,6 +45,9 @@ class AttentionAudit:
         causal: no token feels a later one.
         cached: pieces with a cache come out as the whole. Not so where cached keys are turned again, or queries and
             new keys get positions from the wrong place. None: no cache was given.
+        reference: the output is that of `mrope.attention.attend` with the encoding. Not so where axes are swapped,
+            nothing is turned or all is turned twice, which a sound attention through another encoding does as well.
+            None: no encoding was given.
     """
 
     shift: bool
@@ -50,6 +56,7 @@ class AttentionAudit:
     documents: bool
     causal: bool
     cached: bool | None
+    reference: bool | None
 
     @property
     def faults(self) -> tuple[str, ...]:
@@ -62,6 +69,7 @@ def audit_attention(
     attend: Attend,
     *,
     cached: Callable[[], Attend] | None = None,
+    encoding: Encoding | None = None,
     layout: Layout = GridLayout(merge=1),
     heads: int = 4,
     kv_heads: int = 2,
@@ -73,17 +81,27 @@ def audit_attention(
     Args:
         attend: the attention, causal inside each document, from queries and keys that are not turned.
         cached: makes the same attention with an empty cache; it is called with piece after piece of one prompt.
+        encoding: what the attention is meant to turn or bias by; without it nobody can say whether it does at all.
         layout: gives the positions; it takes text and images of any size.
         heads: Hq.
         kv_heads: Hk.
         head_dim: D.
         seed: of the random numbers.
 
+    Raises:
+        TypeError: the attention returns no tensor, or `attend`, `cached`, `layout` or `encoding` is none.
+        ValueError: the attention returns other rows, heads or tokens than those of q.
+
     >>> from mrope.attention import attend
-    >>> from mrope.encoding import Encoding
     >>> audit_attention(lambda q, k, v, positions: attend(q, k, v, encoding=Encoding(), positions=positions)).faults
     ()
     """
+    for name, called in (("attend", attend), ("layout", layout), ("cached", cached)):
+        if not callable(called) and (name, called) != ("cached", None):
+            raise TypeError(f"{name} is {called!r}; expected something to call")
+    if encoding is not None:
+        check_encoding(encoding)
+    whole("head_dim", head_dim, 1)
     sizes = (whole("heads", heads, 1), whole("kv_heads", kv_heads, 1), whole("kv_heads", kv_heads, 1))
     rng = torch.Generator().manual_seed(seed)
     rows = [layout(prompt) for prompt in _PROMPTS]
@@ -94,20 +112,35 @@ def audit_attention(
     missing = rows[0].length - rows[2].length
     padded = [pad(x, (0, 0, missing, 0)) for x in parts[2]]
     step = torch.arange(1, len(rows[0].ids) + 1)[:, None] * 3
+    both, together = _joined(parts[:2], dim=0), torch.cat(alone[:2])
     other_end = [torch.cat((x[:, :, :_CUT], -x[:, :, _CUT:]), dim=2) for x in parts[0]]
     return AttentionAudit(
         shift=_same(_run(attend, parts[0], replace(rows[0], ids=rows[0].ids + step)), alone[0]),
-        rows=_same(_run(attend, _joined(parts[:2], dim=0), *rows[:2]), torch.cat(alone[:2])),
+        rows=_same(_run(attend, both, *rows[:2]), together),
         padding=_same(_run(attend, _joined([parts[0], padded], dim=0), rows[0], rows[2])[1:, :, missing:], alone[2]),
         documents=_same(_run(attend, _joined(parts, dim=2), pack(rows)), torch.cat(alone, dim=2)),
         causal=_same(_run(attend, other_end, rows[0])[:, :, :_CUT], alone[0][:, :, :_CUT]),
         cached=None if cached is None else _same(_in_pieces(cached(), parts[0], rows[0]), alone[0]),
+        reference=None
+        if encoding is None
+        else _same(
+            together,
+            _run(lambda q, k, v, at: reference_attend(q, k, v, encoding=encoding, positions=at), both, *rows[:2]),
+        ),
     )
 
 
 def _run(attend: Attend, qkv: Sequence[Tensor], *rows: Positions) -> Tensor:
     q, k, v = qkv
-    return attend(q, k, v, batch(rows))
+    out = attend(q, k, v, batch(rows))
+    if not isinstance(out, Tensor):
+        raise TypeError(f"the attention returns {out!r}; expected a tensor (B, Hq, N, E)")
+    if out.dim() != 4 or out.shape[:3] != q.shape[:3]:
+        raise ValueError(
+            f"the attention returns shape {tuple(out.shape)} for q of shape {tuple(q.shape)}; expected (B, Hq, N, E): "
+            "the same rows, heads and tokens"
+        )
+    return out
 
 
 def _joined(parts: Sequence[Sequence[Tensor]], dim: int) -> list[Tensor]:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from mrope.axes import AxisSplit
-from mrope.checks import Number, whole
+from mrope.checks import Number, positive, whole
 from mrope.encoding import Encoding, Properties
+from mrope.encodings.operands import check_encoding
 from mrope.frequencies import Frequencies
 from mrope.rotary import Rotary
 
@@ -32,13 +33,30 @@ def audit_encoding(
             it, each axis by another amount.
         seed: of the random numbers.
 
+    Raises:
+        TypeError: `encoding` is none.
+        ValueError: a size is out of range, is not that of the encoding, or its frequencies depend on a length.
+
     >>> from mrope import AxisSplit, Frequencies, Rotary
     >>> rotary = Rotary(AxisSplit((2, 1, 1)), Frequencies(100.0))
     >>> audit_encoding(rotary, axes=3, head_dim=8)
     Properties(norm=True, shift=True, text_is_rope=True, commutes=True)
     """
+    check_encoding(encoding)
+    width = whole("heads", heads, 1) * whole("head_dim", head_dim, 1)
+    taken = getattr(encoding, "dim", width)
+    if taken != width:
+        raise ValueError(
+            f"{heads} heads of {head_dim} channels make tokens of {width}; {type(encoding).__name__} takes tokens of "
+            f"{taken}: expected heads * head_dim to be that"
+        )
+    if isinstance(encoding, Rotary) and encoding.frequencies.needs_length:
+        raise ValueError(
+            "the frequencies of the encoding depend on the length of the row, which random tokens have not: hold them "
+            "at one length, mrope.extensions.At"
+        )
     rng = torch.Generator().manual_seed(seed)
-    most = max(4, int(extent))
+    most = max(4, int(positive("extent", extent)))
     ids = torch.randint(0, most, (whole("axes", axes, 1), TOKENS), generator=rng)
     step = torch.arange(1, axes + 1)[:, None] * most // (4 * axes) + 1
     q, k = torch.randn(2, heads, TOKENS, head_dim, generator=rng, dtype=torch.float64)
