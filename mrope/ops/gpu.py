@@ -41,7 +41,7 @@ def unfit(q: Tensor, k: Tensor, *, in_place: bool) -> Exception | None:
 def turn(q: Tensor, k: Tensor, out_q: Tensor, out_k: Tensor, cos: Tensor, sin: Tensor, pairing: Pairing) -> None:
     """Write q and k, turned by cos and sin, into `out_q` and `out_k`: other tensors, or q and k themselves."""
     cos, sin = table(cos), table(sin)
-    _launch(q, k, out_q, out_k, (cos, sin), steps(cos), cos.shape[1], cos.shape[-1], 1.0, pairing)
+    _launch(q, k, out_q, out_k, (cos, sin), steps(cos), cos.shape[1], cos.shape[-1], 0, 1.0, pairing)
 
 
 def turn_from_ids(
@@ -56,11 +56,14 @@ def turn_from_ids(
     sign: float,
     pairing: Pairing,
 ) -> None:
-    """The same by the angles of `angles`, made in the kernel: ids (A, N) or (A, B, N), the others (F,)."""
+    """The same by the angles of `angles`, made in the kernel: ids (A, N) or (A, B, N), the others (F,).
+
+    A pair whose axis ids do not have reads nothing and stands still, as the host cannot know it without waiting.
+    """
     rows = ids if ids.dim() == 3 else ids[:, None]
     table_steps = (rows.stride(1) if rows.shape[1] > 1 else 0, rows.stride(0), rows.stride(2))
     tables = (rows, axis.contiguous(), inv_freq.contiguous(), scale.contiguous())
-    _launch(q, k, out_q, out_k, tables, table_steps, 0, inv_freq.shape[0], sign, pairing)
+    _launch(q, k, out_q, out_k, tables, table_steps, 0, inv_freq.shape[0], len(rows), sign, pairing)
 
 
 def _launch(
@@ -72,6 +75,7 @@ def _launch(
     table_steps: tuple[int, int, int],
     table_heads: int,
     pairs: int,
+    axes: int,
     sign: float,
     pairing: Pairing,
 ) -> None:
@@ -90,6 +94,7 @@ def _launch(
             q_heads,
             k_heads,
             tokens,
+            axes,
             sign,
             TABLE_HEADS=table_heads,
             PAIRS=pairs,
@@ -147,6 +152,7 @@ def _turn_block(
     q_heads,
     k_heads,
     tokens,
+    axes,
     sign,
     TABLE_HEADS: tl.constexpr,  # 0: from ids
     PAIRS: tl.constexpr,
@@ -169,7 +175,8 @@ def _turn_block(
     one += row * row_step + start * token_step
     if TABLE_HEADS == 0:
         axis = tl.load(two + pair, mask=pair < PAIRS, other=0)
-        position = tl.load(one + spot + axis * head_step, mask=inside, other=0).to(tl.float32)
+        known = inside & (axis >= 0) & (axis < axes)
+        position = tl.load(one + spot + axis * head_step, mask=known, other=0).to(tl.float32)
         angle = position * tl.load(inv_freq + pair, mask=pair < PAIRS, other=0.0)
         factor = tl.load(scale + pair, mask=pair < PAIRS, other=0.0)
         cos, sin = tl.cos(angle) * factor, tl.sin(angle) * (factor * sign)
