@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import mrope
-from mrope import AxisSplit, Frequencies, Rotary
+from mrope import AxisSplit
 from mrope.axes import HeadSplit
-from mrope.layouts import merge_clusters
 
 
 @pytest.mark.parametrize(
@@ -200,7 +195,7 @@ def test_what_does_not_add_up_is_refused_with_what_does(make, why: str) -> None:
         make()
 
 
-# ------------------------------------------------------------------------------------------------------ heads, members
+# --------------------------------------------------------------------------------------------------------------- heads
 
 
 def test_a_head_has_one_axis_in_mhrope() -> None:
@@ -211,19 +206,3 @@ def test_a_head_has_one_axis_in_mhrope() -> None:
     assert HeadSplit((1, 1, 1), pairs=2, heads=4).axis.tolist() == [[0, 0], [1, 1], [2, 2], [-1, -1]]
     with pytest.raises(ValueError, match=r"counts \(2, 3, 3\) take 8 heads of 4"):
         HeadSplit((2, 3, 3), pairs=64, heads=4)
-
-
-def test_each_run_of_pairs_reads_its_member_in_ppe() -> None:
-    positions = mrope.family("qwen2-vl").positions(["text:2", "image:1x8x12", "text:1"])
-    clusters = torch.tensor([-1, -1, *(n // 3 for n in range(24)), -1])
-    merged = merge_clusters(positions, clusters, k=8)
-    assert merged.members is not None
-    ids = merged.members.movedim(0, 1).flatten(0, 1)  # (A * k, M): axis, then member
-    split = AxisSplit((2,) * 8 + (3,) * 16)
-    cos, _ = Rotary(split, Frequencies(1e6)).cos_sin(ids)
-    for token in (0, 3, len(merged.ids[0]) - 1):
-        for j in range(64):
-            axis = 0 if j < 16 else 1 if j < 40 else 2
-            within, run = (j - (0, 16, 40)[axis]), (2, 3, 3)[axis]
-            position = merged.members[within // run, axis, token].item()
-            assert cos[token, j].item() == pytest.approx(math.cos(position * 1e6 ** (-j / 64)), abs=1e-5)

@@ -447,7 +447,7 @@ def test_the_pairs_of_ppe_turn_by_the_members() -> None:
     whole = Rotary(AxisSplit((16, 24, 24)), frequencies)
     # Without merging it is M-RoPE, to the bit.
     for one, other in zip(
-        split.cos_sin(held(alone.members).movedim(0, 1).flatten(0, 1)), whole.cos_sin(alone), strict=True
+        split.cos_sin(held(alone.members).movedim(0, 1).flatten(0, 1)), whole.cos_sin(alone.ids), strict=True
     ):
         assert torch.equal(one, other)
     # Merged: pair by pair, run j of each axis reads member j of the cluster.
