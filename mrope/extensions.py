@@ -10,15 +10,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from mrope.checks import Number, one_of, positive, whole
-
-T = TypeVar("T", float, Tensor)
 
 
 def default_inv_freq(base: float | Tensor, rotary_dim: int, dtype: torch.dtype = torch.float32) -> Float[Tensor, " f"]:
@@ -30,7 +28,7 @@ def _powers(base: float | Tensor, rotary_dim: int, dtype: torch.dtype) -> Tensor
     return base ** (torch.arange(0, rotary_dim, 2, dtype=dtype, device="cpu") / rotary_dim)
 
 
-def ntk_base(base: float, factor: T, rotary_dim: int) -> T:
+def ntk_base(base: float, factor: float | Tensor, rotary_dim: int) -> float | Tensor:
     """The base with which the slowest pair is `factor` times slower and the fastest turns as before.
 
     Raises:

@@ -142,7 +142,7 @@ def _without_ntk(rotary: Rotary) -> Rotary:
             f"rotary has an extension, {frequencies.extension!r}; expected none, or one Ntk for all axes: advise from "
             "the configuration without it (on the command line --family, with --base where the checkpoint has another)"
         )
-    base = ntk_base(float(frequencies.base), frequencies.extension.factor, rotary.split.rotary_dim)
+    base = float(ntk_base(float(frequencies.base), frequencies.extension.factor, rotary.split.rotary_dim))
     return replace(rotary, frequencies=Frequencies(base))
 
 
