@@ -33,7 +33,7 @@ AHEAD = 4096
 
 def unfit(q: Tensor, k: Tensor, cos: Tensor, *, in_place: bool) -> Exception | None:
     """Why Numba cannot turn these two; None if it can."""
-    if find_spec("numba") is None:
+    if not _installed():
         return ImportError("impl 'numba' needs Numba, which is not installed: pip install 'mrope[fast]'")
     if q.device.type != "cpu":
         return ValueError(f"impl 'numba' takes CPU tensors, not {q.device}; 'auto' chooses what can run")
@@ -49,6 +49,11 @@ def unfit(q: Tensor, k: Tensor, cos: Tensor, *, in_place: bool) -> Exception | N
     return None
 
 
+@functools.cache
+def _installed() -> bool:
+    return find_spec("numba") is not None
+
+
 def _even(x: Tensor) -> bool:
     """Every row of channels begins and ends between two 32-bit words, if need be in a copy."""
     if x.stride(-1) != 1:
@@ -61,11 +66,11 @@ def turn(q: Tensor, k: Tensor, out_q: Tensor, out_k: Tensor, cos: Tensor, sin: T
     """Write q and k, turned by cos and sin, into `out_q` and `out_k`: other tensors, or q and k themselves."""
     pairs = cos.shape[-1]
     cos, sin = table(cos), table(sin)
+    tables = (_flat(cos), _flat(sin)), cos.shape[1], steps(cos)
     work: list[tuple[Any, ...]] = []
     for x, out in ((q, out_q), (k, out_k)):
         if x.numel():
-            x, out = four(x.detach()), four(out.detach())
-            work += _shares(x, out, cos, sin)
+            work += _shares(four(x.detach()), four(out.detach()), *tables)
     kernel = _kernel(str(q.dtype), pairing, pairs)
     if len(work) <= 2:
         for share in work:
@@ -77,22 +82,26 @@ def turn(q: Tensor, k: Tensor, out_q: Tensor, out_k: Tensor, cos: Tensor, sin: T
             done.result()
 
 
-def _shares(x: Tensor, out: Tensor, cos: Tensor, sin: Tensor) -> list[tuple[Any, ...]]:
+def _shares(
+    x: Tensor, out: Tensor, tables: tuple[np.ndarray, ...], table_heads: int, table_steps: tuple[int, ...]
+) -> list[tuple[Any, ...]]:
     """Arguments of the kernel for each thread: tokens of all rows of the batch, from the first to before the last."""
     batch, heads, tokens, channels = x.shape
     word = 2 if x.dtype == torch.bfloat16 else 1
-    arrays = (_flat(x), _flat(out), _flat(cos), _flat(sin))
-    sizes = (heads, tokens, channels // word, cos.shape[1])
-    moves = [tuple(step // word for step in steps(each)) for each in (x, out)]
     copies = x.data_ptr() != out.data_ptr()
+    to = _flat(out)
+    arrays = (_flat(x) if copies else to, to, *tables)
+    sizes = (heads, tokens, channels // word, table_heads)
+    moves = [tuple(step // word for step in steps(each)) for each in (x, out)]
     count = max(1, min(torch.get_num_threads(), x.numel() // SHARE))
     bounds = [batch * tokens * i // count for i in range(count + 1)]
-    return [(*arrays, sizes, *moves, steps(cos), copies, *each) for each in pairwise(bounds)]
+    return [(*arrays, sizes, *moves, table_steps, copies, *each) for each in pairwise(bounds)]
 
 
 def _flat(x: Tensor) -> np.ndarray:
-    """The memory that x lies in, from its first element to its last."""
-    span = 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride(), strict=True))
+    """The memory that a tensor of four dimensions lies in, from its first element to its last."""
+    (rows, heads, tokens, channels), (row, head, token, channel) = x.shape, x.stride()
+    span = 1 + (rows - 1) * row + (heads - 1) * head + (tokens - 1) * token + (channels - 1) * channel
     flat = x.as_strided((span,), (1,))
     return (flat.view(torch.uint32) if x.dtype == torch.bfloat16 else flat).numpy()
 
