@@ -27,7 +27,7 @@ def positive(name: str, value: Any) -> float:
         number = float(value + 0)  # a string is no number
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {value!r}; expected a number") from None
-    if not (math.isfinite(number) and number > 0):
+    if not 0 < number < math.inf:  # which torch.compile can trace
         raise ValueError(f"{name} is {number:g}; expected a finite number above 0")
     return number
 

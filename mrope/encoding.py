@@ -92,7 +92,8 @@ def read_ids(positions: Where, axes: int | None = None, name: str = "positions")
     if not isinstance(positions, (Tensor, Positions, BatchPositions)):
         raise TypeError(f"{name} is {positions!r}; expected a tensor, Positions or BatchPositions")
     ids = positions if isinstance(positions, Tensor) else positions.ids
-    if not isinstance(positions, Tensor):
+    # A graph cannot trace the fields that positions make when they are first read.
+    if not isinstance(positions, Tensor) and not torch.compiler.is_compiling():
         _check_one_id(positions, name)
     shape = tuple(ids.shape)
     wanted = "A" if axes is None else axes

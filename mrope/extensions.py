@@ -171,8 +171,9 @@ class Yarn(Extension):
             raise ValueError(
                 f"beta_fast {self.beta_fast} is not above beta_slow {self.beta_slow}; expected such as 32, 1"
             )
-        if self.attention is not None:
-            positive("attention", self.attention)
+        for name in ("attention", "mscale", "mscale_all_dim"):
+            if getattr(self, name) is not None:
+                positive(name, getattr(self, name))
 
     @property
     def attention_factor(self) -> float:
@@ -442,6 +443,8 @@ def parse_extension(text: str, trained: int | None = None) -> Extension:
         raise ValueError(f"extension {text!r} has {listed!r}; expected numbers, as in yarn:4,32768") from None
     if len(numbers) > len(names):
         raise ValueError(f"extension {text!r} has {len(numbers)} numbers; {name} takes {', '.join(names) or 'none'}")
+    if not all(map(math.isfinite, numbers)):
+        raise ValueError(f"extension {text!r} has {listed!r}; expected finite numbers, as in yarn:4,32768")
     given: dict[str, Any] = {"trained": trained, **dict(zip(names, numbers, strict=False))}
     if missing := [number for number in names if given.get(number) is None]:
         raise ValueError(f"extension {text!r} has no {missing[0]}; {name} takes {', '.join(names)}, as in yarn:4,32768")
@@ -481,6 +484,11 @@ def read_extension(parameters: Mapping[str, Any], longest: int | None = None) ->
     if kind in _DEFAULT:
         return None
 
+    def listed(key: str) -> tuple[Number, ...]:
+        if not isinstance(value := stated(key), (list, tuple)):
+            raise ValueError(f"{key} is {value!r}; expected a list, a divisor for each pair")
+        return tuple(value)
+
     def stated(key: str, otherwise: Any = None) -> Any:
         value = parameters.get(key)
         if value is None and otherwise is None:
@@ -517,7 +525,7 @@ def read_extension(parameters: Mapping[str, Any], longest: int | None = None) ->
             parameters.get("mscale_all_dim"),
             "whole" if stated("truncate", True) else "exact",
         )
-    return LongRope(factor(), trained(), tuple(stated("short_factor")), tuple(stated("long_factor")), attention)
+    return LongRope(factor(), trained(), listed("short_factor"), listed("long_factor"), attention)
 
 
 def _whole_float(name: str, value: Any) -> int:

@@ -748,7 +748,7 @@ def test_linear_attention_refuses_what_it_cannot_do() -> None:
 
 _COMPILED = """
 import torch, mrope
-from mrope.attention import Mask, attend, linear_attend
+from mrope.attention import LinearState, Mask, attend, linear_attend
 from mrope.encodings import LearnedTable, LieRope, ShawBias
 rotary = mrope.Rotary(mrope.AxisSplit((2, 1, 1)), mrope.Frequencies(100.0))
 spans = [mrope.Text(3), mrope.Image((1, 2, 3))]
@@ -762,6 +762,9 @@ for backend in ("sdpa", "flex"):
 
 def linear(q, k, v):
     return linear_attend(q, k, v, encoding=rotary, positions=positions, chunk=4).values
+def stepped(q, ids, kv, keys, segments, slots):
+    state = LinearState(kv, keys, segments, slots)
+    return linear_attend(q, q, q, encoding=rotary, positions=ids, state=state).values
 def added(x, ids):
     return table.embed(x, ids)
 def biased(q, ids):
@@ -769,9 +772,11 @@ def biased(q, ids):
 def turned(q, ids):
     return lie.rotate(q, q, ids)[0]
 table, shaw, lie = LearnedTable(8, (5, 7)), ShawBias(8, 3, axes=2), LieRope(8)
-ids = torch.tensor([[0, 1, 4], [6, 2, 3]])
+ids, ids_of_step = torch.tensor([[0, 1, 4], [6, 2, 3]]), torch.full((3, 2, 1), 9)
+before = linear_attend(q, q, q, encoding=rotary, positions=positions.ids).state
 for call, parts in (
     (linear, (q, k, v)),
+    (stepped, (q[:, :, :1], ids_of_step, before.kv, before.keys, before.segments, before.slots)),
     (added, (torch.randn(3, 8), ids)),
     (biased, (torch.randn(2, 3, 8), ids)),
     (turned, (torch.randn(2, 3, 8), ids)),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -15,10 +16,11 @@ from torch import Tensor
 
 import mrope
 from mrope import AxisSplit, Frequencies, Image, Positions, Rotary, Text
-from mrope.attention import Cache, EncodedAttention, KVCache, Mask, PagedKVCache, Tokens, attend
+from mrope.attention import Cache, EncodedAttention, KVCache, Mask, PagedKVCache, PagedRows, Tokens, attend
 from mrope.encoding import Encoding, Where, read_ids
 from mrope.encodings.additive import Sinusoidal
 from mrope.encodings.bias import Alibi, ShawBias, T5Bias
+from mrope.layouts import GridLayout
 from mrope.layouts.rings import RingLayout
 from mrope.probes.attention_audit import audit_attention
 
@@ -623,3 +625,28 @@ def test_a_broken_cache_is_caught(fault: str) -> None:
         return turned_again if fault == "turned again" else from_zero
 
     assert audit_attention(whole, cached=cached, head_dim=8).faults == ("cached",)
+
+
+def test_values_of_other_tokens_than_the_keys_are_refused_and_cost_no_page() -> None:
+    positions = GridLayout(merge=1)([Text(8)])
+    pages = PagedKVCache(pages=8, page_size=4)
+    request = pages.open()
+    for cache in (KVCache(), pages.rows([request])):
+        for shape in ((1, 2, 4, 8), (1, 3, 8, 8)):
+            with pytest.raises(ValueError, match=r"k has shape .*; expected the same rows, heads and tokens"):
+                append_unchecked(cache, torch.randn(1, 2, 8, 8), torch.randn(shape), positions)
+    assert (pages.length(request), pages.free_pages) == (0, 8)
+
+
+def append_unchecked(cache: KVCache | PagedRows, k: Tensor, v: Tensor, positions: Positions) -> None:
+    """Without the checks of shapes that tests put into our functions."""
+    inspect.unwrap(type(cache).append)(cache, k, v, positions)
+
+
+def test_a_request_that_is_gone_is_named() -> None:
+    pages = PagedKVCache(pages=2, page_size=4)
+    request = pages.open()
+    rows = pages.rows([request])
+    pages.free(request)
+    with pytest.raises(ValueError, match="request 0 is not open"):
+        rows.append(torch.randn(1, 2, 3, 8), torch.randn(1, 2, 3, 8), GridLayout(merge=1)([Text(3)]))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import subprocess
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from sources import ROOT
 from test_attention import all_say
 from timm.layers.pos_embed import resample_abs_pos_embed
 from timm.layers.pos_embed_sincos import build_sincos2d_pos_embed
@@ -696,3 +699,39 @@ def test_the_audit_says_what_it_cannot_measure() -> None:
         audit_encoding(growing, axes=1, head_dim=8)
     with pytest.raises(ValueError, match="2 heads of 8 channels make tokens of 16; Sinusoidal takes tokens of 24"):
         audit_encoding(Sinusoidal(24), axes=1, head_dim=8)
+
+
+def test_a_phase_of_pope_that_left_its_bounds_comes_back() -> None:
+    pope, target = Pope(AxisSplit((8,)), 4), Pope(AxisSplit((8,)), 4)
+    target.phase.data.fill_(-1.0)
+    optimiser = torch.optim.Adam(pope.parameters(), 1e-2)
+    q, k, ids = torch.randn(4, 20, 8), torch.randn(4, 20, 8), torch.arange(20)[None]
+
+    def loss() -> Tensor:
+        (a, b), (c, d) = pope.rotate(q, k, ids), target.rotate(q, k, ids)
+        return (a @ b.mT - c @ d.mT).square().mean()
+
+    (-loss()).backward()
+    optimiser.step()
+    assert (pope.phase > 0).any()  # one step the wrong way
+    for _ in range(400):
+        optimiser.zero_grad()
+        loss().backward()
+        optimiser.step()
+    torch.testing.assert_close(pope.phase, target.phase, atol=0.02, rtol=0)
+
+
+def test_encodings_of_several_bases_are_one_graph_each() -> None:
+    # In a process of its own: the checks of shapes that tests put into our functions would be traced as well.
+    script = """
+import torch
+from mrope import AxisSplit
+from mrope.encodings import AxialRope, XPos
+call = torch.compile(lambda encoding, q, p: encoding.rotate(q, q, p)[0], fullgraph=True, backend="eager")
+q, p = torch.randn(1, 4, 15, 16), torch.rand(2, 15)
+for base in (10.0, 100.0, 1000.0):
+    for encoding in (AxialRope(16, base=base), XPos(AxisSplit((4, 4)), base=base)):
+        assert torch.equal(call(encoding, q, p), encoding.rotate(q, q, p)[0])
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -279,6 +279,7 @@ def test_every_name_has_a_word() -> None:
         ("ntk:4,5", "has 2 numbers; ntk takes factor"),
         ("zero:1", "zero takes none"),
         ("ntk:0.5", "factor is 0.5; expected from 1 to 1e30"),
+        ("dynamic:2,inf", "has '2,inf'; expected finite numbers"),
         ("yarn:4,0.5", "trained is 0.5; expected a whole number"),
     ],
 )
@@ -343,7 +344,7 @@ def test_every_kind_of_rotary_compiles_without_a_break() -> None:
     # In a process of its own: the checks of shapes that tests put into our functions would be traced as well.
     script = """
 import torch
-from mrope import AxisSplit, Frequencies, HeadSplit, Rotary
+from mrope import AxisSplit, Frequencies, GridLayout, HeadSplit, Rotary, Text
 from mrope.extensions import Ntk, Yarn, Zero
 
 for rotary in (
@@ -355,6 +356,8 @@ for rotary in (
 ):
     torch._dynamo.reset()
     compiled = torch.compile(rotary.rotate, fullgraph=True, backend="eager", dynamic=True)
+    positions, x = GridLayout()([Text(15)]), torch.randn(4, 15, 72)  # as they come, with fields that are not made yet
+    assert torch.equal(compiled(x, x, positions)[0], rotary.rotate(x, x, positions)[0])
     for tokens in (7, 9):
         q, k, ids = torch.randn(2, 4, tokens, 72), torch.randn(2, 4, tokens, 72), torch.randint(0, 99, (3, 2, tokens))
         assert all(map(torch.equal, compiled(q, k, ids), rotary.rotate(q, k, ids)))

@@ -268,6 +268,16 @@ def test_yarn_on_a_chunked_split_slows_width_and_never_time() -> None:
         ({"rope_type": "yarn", "factor": 4.0}, None, "have no original_max_position_embeddings"),
         ({"rope_type": "dynamic", "factor": 4.0}, None, "go by max_position_embeddings, which is not stated"),
         ({"rope_type": "linear", "factor": 4.0, "twist": 1}, None, "have twist, which are not known here"),
+        (
+            {"rope_type": "yarn", "factor": 4.0, "mscale": -1, "original_max_position_embeddings": 64},
+            None,
+            "mscale is -1",
+        ),
+        (
+            {"rope_type": "longrope", "factor": 4.0, "short_factor": 3, "original_max_position_embeddings": 64},
+            None,
+            "short_factor is 3; expected a list",
+        ),
         ({"rope_type": "linear", "factor": 0.5}, None, "factor is 0.5; expected from 1 to 1e30"),
     ],
 )
@@ -332,6 +342,9 @@ def test_what_was_added_by_hand_wins_and_nulls_are_not_stated() -> None:
     ("config", "why"),
     [
         ({"model_type": "qwen9"}, "model_type is 'qwen9'; known are qwen2_vl"),
+        ({"model_type": "qwen2_vl", "text_config": "x"}, "text_config is 'x'; expected an object"),
+        ({"model_type": "qwen2_vl", "rope_theta": 0}, "is 0; expected a finite number above 0"),
+        ({"model_type": "qwen2_vl", "rope_scaling": {"mrope_section": 64}}, "mrope_section is 64; expected a list"),
         ({"model_type": "qwen2_vl", "rope_scaling": [1]}, r"rope_scaling is \[1\]; expected an object"),
         ({"model_type": "qwen2_vl", "rope_scaling": {"mrope_section": [32, 32]}}, "qwen2-vl has 3 axes"),
         ({"model_type": "qwen2_vl", "head_dim": 64}, r"sums to 64; rotary_dim 64 needs 32, as in \(8, 12, 12\)"),

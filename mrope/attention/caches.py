@@ -317,6 +317,8 @@ class PagedRows:
                 are held, there are other rows than requests, what comes does not fit what is held, or it requires
                 gradients. Nothing is written then.
         """
+        for request in self.requests:
+            self.cache._known(request)
         if len(k) != len(self.requests):
             raise ValueError(f"k has {len(k)} rows for {len(self.requests)} requests; expected one each")
         tokens = read_tokens(positions, (k.shape[0], k.shape[2]))
@@ -351,6 +353,8 @@ def _columns(k: Tensor, v: Tensor, tokens: Tokens) -> dict[str, Tensor]:
     """What a cache keeps of new tokens, each with rows and tokens in front: (B, N, ...)."""
     if torch.is_grad_enabled() and (k.requires_grad or v.requires_grad):
         raise ValueError("k and v require gradients, which a cache does not keep: call under torch.no_grad()")
+    if k.shape[:3] != v.shape[:3]:
+        raise ValueError(f"k has shape {tuple(k.shape)}, v {tuple(v.shape)}; expected the same rows, heads and tokens")
     pictures = torch.full_like(tokens.slots, NO_PICTURE) if tokens.pictures is None else tokens.pictures
     columns = {"k": k.transpose(1, 2), "v": v.transpose(1, 2), "ids": tokens.ids.movedim(0, -1)}
     return columns | {"slots": tokens.slots, "segments": tokens.segments, "pictures": pictures}

@@ -7,7 +7,7 @@ of a chunk.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -155,11 +155,11 @@ def _check_turns(encoding: Encoding) -> None:
 def _check_state(state: LinearState, expected: LinearState) -> None:
     if not isinstance(state, LinearState):
         raise TypeError(f"state is {state!r}; expected the state of an earlier LinearOutput")
-    for field in fields(LinearState):
-        own, other = (getattr(each, field.name) for each in (state, expected))
+    for name in ("kv", "keys", "segments", "slots"):
+        own, other = getattr(state, name), getattr(expected, name)
         if (own.shape, own.dtype, own.device) != (other.shape, other.dtype, other.device):
             raise ValueError(
-                f"state has {field.name} of shape {tuple(own.shape)}, {own.dtype} on {own.device}; these tokens take "
+                f"state has {name} of shape {tuple(own.shape)}, {own.dtype} on {own.device}; these tokens take "
                 f"{tuple(other.shape)}, {other.dtype} on {other.device}"
             )
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import KW_ONLY, dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -98,8 +99,8 @@ class Pope(nn.Module, Encoding):
         heads: H of the queries.
         base: of the frequencies.
 
-    The parameter `phase` (H, D) starts at 0 and is used clamped to -2 pi .. 0, as in the paper: it has its gradient
-    from bound to bound, and none outside.
+    The parameter `phase` (H, D) starts at 0 and is used clamped to -2 pi .. 0, as in the paper. Outside, the gradient
+    passes where it leads back, so that no step can leave a phase there for ever.
 
     >>> pope = Pope(AxisSplit((2, 2)), 3)
     >>> q, k = pope.rotate(torch.ones(3, 5, 4), torch.ones(1, 5, 4), torch.arange(10).view(2, 5))
@@ -139,12 +140,27 @@ class Pope(nn.Module, Encoding):
         cos, sin = Rotary(self.split, Frequencies(self.base)).cos_sin(ids)
         dtype = torch.promote_types(q.dtype, torch.float32)
         phase = self.phase.to(dtype).unsqueeze(1)
-        # torch's clamp has no gradient at its bounds, and 0, where learning starts, is one of them.
-        phase = torch.where(phase > 0, 0, torch.where(phase < -2 * math.pi, -2 * math.pi, phase))
+        phase = _Clamp.apply(phase)
         size_q, size_k = softplus(q.to(dtype)), softplus(k.to(dtype))
         start_q = torch.cat((size_q * phase.cos(), size_q * -phase.sin()), dim=-1)
         start_k = torch.cat((size_k, torch.zeros_like(size_k)), dim=-1)
         return apply_rotary(start_q, cos, sin).to(q.dtype), apply_rotary(start_k, cos, sin).to(k.dtype)
+
+
+class _Clamp(torch.autograd.Function):
+    """To -2 pi .. 0, with a gradient at the bounds too, where learning starts, and from beyond them back inside."""
+
+    @staticmethod
+    def forward(ctx: Any, phase: Tensor) -> Tensor:
+        ctx.save_for_backward(phase)
+        return phase.clamp(-2 * math.pi, 0)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        (phase,), (grad,) = ctx.saved_tensors, grads
+        # A step goes against the gradient: above 0 a positive one leads back, below -2 pi a negative one.
+        stuck = ((phase > 0) & (grad < 0)) | ((phase < -2 * math.pi) & (grad > 0))
+        return grad.masked_fill(stuck, 0)
 
 
 def _check_split(split: AxisSplit) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,30 +26,35 @@ def read_rotary(config: Any, layer: str | None = None) -> Rotary:
     whole_config = _stated(config)
     text = whole_config
     for key in _NESTED:
-        text = text.get(key) or text
+        text = _object(text, key) or text
     record = _record(text, whole_config)
 
     def find(key: str) -> Any:
         return next((scope[key] for scope in (text, whole_config) if scope.get(key) is not None), None)
 
-    stated = both_parameters(_parameters(find, "rope_parameters"), _parameters(find, "rope_scaling"))
+    def parameters(key: str) -> Json:
+        return next((found for scope in (text, whole_config) if (found := _object(scope, key))), {})
+
+    stated = both_parameters(parameters("rope_parameters"), parameters("rope_scaling"))
     rope = _of_layer(stated, layer, find("layer_types"))
     if rope is None:
         return Rotary(record.split, Frequencies(record.frequencies.base, Zero()), record.pairing)
-    head_dim = find("head_dim")
-    if head_dim is None and find("hidden_size") is not None and find("num_attention_heads") is not None:
-        head_dim = find("hidden_size") // whole("num_attention_heads", find("num_attention_heads"), 1)
+    head_dim, hidden, heads = find("head_dim"), find("hidden_size"), find("num_attention_heads")
+    if head_dim is None and hidden is not None and heads is not None:
+        head_dim = whole("hidden_size", hidden, 1) // whole("num_attention_heads", heads, 1)
+    head_dim = record.head_dim if head_dim is None else whole("head_dim", head_dim, 1)
     share = rope.get("partial_rotary_factor", find("partial_rotary_factor"))
     if share is None:  # of an object the class default of transformers counts, which is all
         share = 1 if hasattr(config, "to_dict") else record.partial_rotary
     proportional = rope.get("rope_type") == "proportional"  # there it is the share of pairs that turn, of all
-    rotary_dim = int((head_dim or record.head_dim) * (1 if proportional else positive("partial_rotary_factor", share)))
+    rotary_dim = int(head_dim * (1 if proportional else positive("partial_rotary_factor", share)))
     split = _split(record, rope, rotary_dim)
     split.check_fits(rotary_dim)
     extension = read_extension(rope, find("max_position_embeddings"))
     if not rope.keys() - {"rope_theta", "mrope_section", "partial_rotary_factor"}:
         extension = record.frequencies.extension  # nothing is stated
-    base = rope.get("rope_theta") or find("rope_theta") or record.frequencies.base
+    bases = (rope.get("rope_theta"), find("rope_theta"), record.frequencies.base)
+    base = next(value for value in bases if value is not None)
     return Rotary(split, Frequencies(base, extension), record.pairing)
 
 
@@ -86,8 +91,8 @@ def _record(*scopes: Json) -> Family:
     )
 
 
-def _parameters(find: Callable[[str], Any], key: str) -> Json:
-    found = find(key)
+def _object(scope: Json, key: str) -> Json:
+    found = scope.get(key)
     if found is not None and not isinstance(found, Mapping):
         raise ValueError(f"{key} is {found!r}; expected an object")
     return found or {}
@@ -122,6 +127,8 @@ def _split(record: Family, rope: Json, rotary_dim: int) -> AxisSplit:
         if record.split.axes == 2:  # NeoMME states no section: row and column have half each
             counts = (rotary_dim // 4, rotary_dim // 4)
         return AxisSplit(counts, allocation)
+    if not isinstance(section, (list, tuple)):
+        raise ValueError(f"mrope_section is {section!r}; expected a list, the pairs of each axis")
     counts = tuple(section)
     if len(counts) != record.split.axes:
         raise ValueError(f"mrope_section is {counts}; {record.name} has {record.split.axes} axes")
