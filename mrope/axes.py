@@ -122,7 +122,7 @@ class AxisSplit:
             raise ValueError("pattern is empty; expected such as 'THW*20 T*4'")
         if axes is None:
             axes = digits[: int(max(letters)) + 1] if letters.isdigit() else "".join(a for a in "THW" if a in letters)
-        missing = sorted({*letters, *axes} - ({*letters} & {*axes}))
+        missing = sorted({*letters} ^ {*axes})
         if missing or len({*axes}) != len(axes):
             raise ValueError(
                 f"pattern {pattern!r} does not go with the axes {axes!r} ({', '.join(missing) or 'one occurs twice'}); "

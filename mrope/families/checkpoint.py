@@ -48,7 +48,7 @@ def _from_folder(folder: Path) -> Family:
         raise ValueError(
             f"{folder} is not a folder; expected a checkpoint folder with config.json (nothing is downloaded)"
         )
-    config = _read_json(folder / "config.json")
+    config = read_json(folder / "config.json")
     if config is None:
         raise ValueError(f"{folder} has no config.json; expected a checkpoint folder")
     return _build(config, [_model_facts(config, str(folder / "config.json")), *_processor_facts(folder, config)])
@@ -58,7 +58,7 @@ def _from_object(config: Any) -> Family:
     stated = config.to_dict()
     facts = _model_facts(stated, type(config).__name__)
     path = _json_behind(config)
-    raw = None if path is None else _read_json(path)
+    raw = None if path is None else read_json(path)
     if path is None or raw is None:
         return _build(stated, [facts])
     # The object holds class defaults as well. Made anew from its JSON it shows what was changed on it since; from a
@@ -86,7 +86,7 @@ def _json_behind(config: Any) -> Path | None:
     return Path(cached) if isinstance(cached, str) else None
 
 
-def _read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Path) -> dict[str, Any] | None:
     """The object in `path`, None if there is no such file."""
     if not path.exists():
         return None
@@ -194,7 +194,7 @@ def _image_limits(record: Family, value: Mapping[str, Any], factor: int) -> dict
 
 def _model_facts(config: Json, where: str) -> Facts:
     """What a config.json states, in the flat style of transformers 4 or the nested one of transformers 5."""
-    text, vision = _object(config, "text_config", where), _object(config, "vision_config", where)
+    text, vision = object_of(config, "text_config", where), object_of(config, "vision_config", where)
 
     def find(*keys: str) -> Any:
         found = (scope.get(key) for scope in (text, config) for key in keys)
@@ -229,21 +229,21 @@ def _model_facts(config: Json, where: str) -> Facts:
 def _processor_facts(folder: Path, config: Json) -> list[Facts]:
     """What the files of the image and the video processor state; transformers 5 nests both in one file."""
     nested_file, image_file = folder / "processor_config.json", folder / "preprocessor_config.json"
-    nested, image = _read_json(nested_file) or {}, _read_json(image_file) or {}
+    nested, image = read_json(nested_file) or {}, read_json(image_file) or {}
     video_file = folder / "video_preprocessor_config.json"
-    video = _read_json(video_file) or {}
+    video = read_json(video_file) or {}
     # Without a file of its own the video processor reads the image's, where the limits mean the same: of one frame.
     if not video and _record(config).video_budget == "frame":
         video, video_file = image, image_file
-    if found := _object(nested, "image_processor", str(nested_file)):
+    if found := object_of(nested, "image_processor", str(nested_file)):
         image, image_file = found, nested_file
-    if found := _object(nested, "video_processor", str(nested_file)):
+    if found := object_of(nested, "video_processor", str(nested_file)):
         video, video_file = found, nested_file
     return [_pixel_facts(image, "image", str(image_file)), _pixel_facts(video, "video", str(video_file))]
 
 
 def _pixel_facts(processor: Json, kind: str, where: str) -> Facts:
-    size = _object(processor, "size", where)
+    size = object_of(processor, "size", where)
     limits = {
         f"{kind}_{end}": next((value for value in found if value is not None), None)
         for end, found in (
@@ -293,12 +293,14 @@ def _typed(name: str, value: Any, where: str) -> Any:
     return whole(label, value, 1)
 
 
-def _object(parent: Json, key: str, where: str) -> Json:
+def object_of(parent: Json, key: str, where: str | None = None) -> Json:
+    """The object at `key`, empty if there is none."""
     value = parent.get(key)
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise ValueError(f"{key} in {where} is {value!r}; expected an object")
+        label = key if where is None else f"{key} in {where}"
+        raise ValueError(f"{label} is {value!r}; expected an object")
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +11,10 @@ from mrope.axes import AxisSplit
 from mrope.checks import positive, whole
 from mrope.extensions import Zero, both_parameters, read_extension
 from mrope.families import family, family_names
+from mrope.families.checkpoint import Json, object_of, read_json
 from mrope.families.record import Family
 from mrope.frequencies import Frequencies
 from mrope.rotary import Rotary
-
-Json = Mapping[str, Any]
 
 _NESTED = ("thinker_config", "text_config")  # where the language model's own configuration lies
 
@@ -26,14 +24,14 @@ def read_rotary(config: Any, layer: str | None = None) -> Rotary:
     whole_config = _stated(config)
     text = whole_config
     for key in _NESTED:
-        text = _object(text, key) or text
+        text = object_of(text, key) or text
     record = _record(text, whole_config)
 
     def find(key: str) -> Any:
         return next((scope[key] for scope in (text, whole_config) if scope.get(key) is not None), None)
 
     def parameters(key: str) -> Json:
-        return next((found for scope in (text, whole_config) if (found := _object(scope, key))), {})
+        return next((found for scope in (text, whole_config) if (found := object_of(scope, key))), {})
 
     stated = both_parameters(parameters("rope_parameters"), parameters("rope_scaling"))
     rope = _of_layer(stated, layer, find("layer_types"))
@@ -61,13 +59,9 @@ def read_rotary(config: Any, layer: str | None = None) -> Rotary:
 def _stated(config: Any) -> Json:
     """What a configuration states."""
     if isinstance(config, (str, os.PathLike)):
-        path = Path(config) / "config.json"
-        if not path.is_file():
-            raise ValueError(f"{config} has no config.json; expected a checkpoint folder (nothing is downloaded)")
-        try:
-            config = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise ValueError(f"{path} is not valid JSON: {error}") from None
+        folder, config = config, read_json(Path(config) / "config.json")
+        if config is None:
+            raise ValueError(f"{folder} has no config.json; expected a checkpoint folder (nothing is downloaded)")
     elif hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):
@@ -89,13 +83,6 @@ def _record(*scopes: Json) -> Family:
         f"model_type is {scopes[-1].get('model_type')!r}; known are "
         f"{', '.join(name for record in records for name in record.model_types)}"
     )
-
-
-def _object(scope: Json, key: str) -> Json:
-    found = scope.get(key)
-    if found is not None and not isinstance(found, Mapping):
-        raise ValueError(f"{key} is {found!r}; expected an object")
-    return found or {}
 
 
 def _of_layer(rope: Json, layer: str | None, types: Any) -> Json | None:

@@ -216,8 +216,8 @@ def frequency_report(
     before = before.expand(theta.shape)
     tables = _bf16_tables(rotary, target)
     facts = []
-    for number, (name, mask) in enumerate(zip(axes, pairs_of_axes(rotary), strict=True)):
-        own, extension = theta[mask], extensions_of_axes(rotary)[number]
+    for name, mask, extension in zip(axes, pairs_of_axes(rotary), extensions_of_axes(rotary), strict=True):
+        own = theta[mask]
         wavelengths = (2 * math.pi / own[own > 0]).tolist()
         reach = _reach(name, trained, grid)
         falls_to, looks_same = _aliasing(own, reach)
