@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as smart_resize_clip
 
 from mrope import Family, family
-from mrope.vision import Plan, clip_size, picture_size, plan, plan_video
+from mrope.vision import Part, Plan, plan, plan_video
 
 QWEN2, QWEN25, QWEN3 = (family(name) for name in ("qwen2-vl", "qwen2.5-vl", "qwen3-vl"))
 SIDES = st.one_of(st.integers(1, 300), st.integers(1, 6000))
@@ -30,22 +30,18 @@ def outcome(function: Any, *args: Any, **options: Any) -> Any:
 
 
 @settings(max_examples=200, deadline=None)
-@given(SIDES, SIDES, st.sampled_from([28, 32, 16]), st.integers(1, 100), st.integers(0, 2000))
-def test_picture_size_is_the_published_rule(height: int, width: int, factor: int, least: int, more: int) -> None:
-    limits = {"factor": factor, "min_pixels": least * factor**2, "max_pixels": (least + more) * factor**2}
-    assert outcome(picture_size, height, width, **limits) == outcome(smart_resize, height, width, **limits)
-
-
-@settings(max_examples=200, deadline=None)
 @given(st.integers(2, 40), SIDES, SIDES, st.integers(1, 100), st.integers(0, 2000))
-def test_clip_size_is_the_published_rule(frames: int, height: int, width: int, least: int, more: int) -> None:
-    limits = {"factor": 32, "min_pixels": least * 2048, "max_pixels": (least + more) * 2048}
-    ours = outcome(clip_size, frames, height, width, temporal_patch=2, **limits)
-    assert ours == outcome(smart_resize_clip, frames, height, width, temporal_factor=2, **limits)
+def test_a_clip_has_the_published_size(frames: int, height: int, width: int, least: int, more: int) -> None:
+    most = least + more
+    limits = {"factor": 32, "min_pixels": least * 2048, "max_pixels": most * 2048}
+    expected = outcome(smart_resize_clip, frames, height, width, temporal_factor=2, **limits)
+    options = {"min_tokens": least, "max_tokens": most, "conflict": "family"}
+    ours = outcome(plan_video, (frames, height, width), QWEN3, **options)
+    assert (ours if ours == "refused" else ours.resized) == expected
 
 
 def test_halves_round_to_even() -> None:
-    assert picture_size(70, 98, factor=28, min_pixels=1, max_pixels=10**9) == (56, 112)
+    assert plan((70, 98), QWEN2).resized == (56, 112)
 
 
 @settings(max_examples=200, deadline=None)
@@ -214,8 +210,20 @@ def test_bad_files(tmp_path: Path) -> None:
 
 
 def test_a_plan_checks_itself() -> None:
-    with pytest.raises(ValueError, match=r"grid \(1, 4, 6\) does not cut \(84, 56\)"):
-        Plan(source=None, original=(9, 9), resized=(84, 56), grid=(1, 4, 6), patch=14, merge=2, boxes="0-1000")
+    def planned(*parts: Part) -> Plan:
+        return Plan(source=None, original=(9, 9), parts=parts, patch=14, merge=2, boxes="0-1000")
+
+    assert planned(Part(resized=(56, 70), grid=(1, 4, 6))).canvas == (56, 84)
+    for wrong in (
+        Part(resized=(84, 56), grid=(1, 4, 6)),
+        Part(resized=(56, 56), grid=(1, 4, 6)),  # lacks a whole token
+        Part(resized=(56, 84), grid=(1, 4, 6), corner=(0, 1)),
+        Part(resized=(56, 70), grid=(1, 4, 5)),
+    ):
+        with pytest.raises(ValueError, match=r"grid \(1, 4, \d\) does not cut a window of "):
+            planned(wrong)
+    with pytest.raises(ValueError, match="parts is empty"):
+        planned()
 
 
 def test_clip_with_a_budget_per_frame() -> None:

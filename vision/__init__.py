@@ -3,20 +3,23 @@
 from .encoder import WindowEncoder
 from .load import load
 from .patches import Patches, patchify, patchify_video, unpatchify
-from .plan import Plan
-from .planning import plan, plan_video
-from .sizes import clip_size, picture_size
+from .fitting import Conflict
+from .plan import Part, Plan
+from .planning import Resized, SizePlans, plan, plan_sizes, plan_video
 
 __all__ = [
+    "Conflict",
+    "Part",
     "Patches",
     "Plan",
+    "Resized",
+    "SizePlans",
     "WindowEncoder",
-    "clip_size",
     "load",
     "patchify",
     "patchify_video",
-    "picture_size",
     "plan",
+    "plan_sizes",
     "plan_video",
     "unpatchify",
 ]

@@ -1,17 +1,26 @@
-"""Boxes (..., 4) of [left, top, right, bottom] between the pixel frames of one picture, in float64.
+"""Boxes, points and polygons between the pixel frames of one picture, in float64.
 
-Arrays give arrays, tensors give tensors on their device; nothing is rounded or cut off at the border.
+Boxes are (..., 4) of [left, top, right, bottom]; points are (..., 2) of [left, top], and a polygon is its corners
+(n, 2). Arrays give arrays, tensors give tensors on their device with their gradient, lists of numbers as they come from
+JSON give such lists; a list of arrays or tensors may be ragged. Nothing is rounded or cut off at the border, corners in
+the wrong order stay so and NaN stays NaN: what a model wrote is passed on as it is.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-BoxArray = TypeVar("BoxArray", np.ndarray, Tensor)
+from mrope.checks import Number, whole
+
+Shapes = TypeVar("Shapes", np.ndarray, Tensor, list[Any])
+"""Boxes (..., 4), points (..., 2), or a list of those or of numbers."""
+
+Sides = tuple[Number, Number]
 
 # What each EXIF orientation does to a stored picture: it flips rows or columns, then, from 5 on, swaps the two.
 _FLIPS_ROWS = (3, 4, 6, 7)
@@ -19,59 +28,121 @@ _FLIPS_COLS = (2, 3, 7, 8)
 _UNSWAPPED = {5: 1, 6: 4, 7: 3, 8: 2}
 
 
-def scaled(boxes: BoxArray, old: tuple[int, int], new: tuple[int, int]) -> BoxArray:
-    """Boxes of a picture of size `old` (height, width) after it is resized to `new`.
+def into_window(shapes: Shapes, corner: Sides, size: Sides, units: Sides) -> Shapes:
+    """Shapes of a picture in the coordinates of a window of it.
 
-    >>> scaled(np.array([0, 10, 100, 20]), (480, 640), (960, 320))
-    array([ 0., 20., 50., 40.])
+    Args:
+        shapes: in pixels of the picture.
+        corner: (top, left) of the window in pixels.
+        size: (height, width) of the window in pixels.
+        units: (down, across), how many of its own units the window has.
+
+    >>> into_window(np.array([20, 30, 40, 80]), (10, 20), (100, 50), (1000, 1000))
+    array([  0., 200., 400., 700.])
     """
-    left, top, right, bottom = _sides(boxes)
-    (old_height, old_width), (height, width) = old, new
-    return _joined(
-        boxes,
-        left * width / old_width,
-        top * height / old_height,
-        right * width / old_width,
-        bottom * height / old_height,
-    )
+    (top, left), (height, width), (down, across) = corner, size, units
+    return _moved(shapes, lambda xs, ys: ((xs - left) * across / width, (ys - top) * down / height))
 
 
-def turned(boxes: BoxArray, size: tuple[int, int], orientation: int) -> BoxArray:
-    """Boxes of a stored picture of `size` (height, width), once its EXIF `orientation` is applied.
+def out_of_window(shapes: Shapes, corner: Sides, size: Sides, units: Sides) -> Shapes:
+    """The inverse of `into_window`.
+
+    >>> out_of_window(np.array([0, 200, 400, 700]), (10, 20), (100, 50), (1000, 1000))
+    array([20., 30., 40., 80.])
+    """
+    (top, left), (height, width), (down, across) = corner, size, units
+    return _moved(shapes, lambda xs, ys: (xs * width / across + left, ys * height / down + top))
+
+
+def turned(shapes: Shapes, size: tuple[int, int], orientation: int) -> Shapes:
+    """Shapes on a stored picture of `size` (height, width), once its EXIF `orientation` is applied.
 
     >>> turned(np.array([1, 2, 3, 4]), (16, 24), 6)
     array([12.,  1., 14.,  3.])
     """
     height, width = size
-    left, top, right, bottom = _sides(boxes)
-    if orientation in _FLIPS_ROWS:
-        top, bottom = height - bottom, height - top
-    if orientation in _FLIPS_COLS:
-        left, right = width - right, width - left
-    if orientation in _UNSWAPPED:
-        left, top, right, bottom = top, left, bottom, right
-    return _joined(boxes, left, top, right, bottom)
+
+    def turn(xs: Tensor, ys: Tensor) -> tuple[Tensor, Tensor]:
+        # A flip exchanges the near and the far side of a box; of points, there is one of each here.
+        if orientation in _FLIPS_ROWS:
+            ys = height - ys.flip(-1)
+        if orientation in _FLIPS_COLS:
+            xs = width - xs.flip(-1)
+        return (ys, xs) if orientation in _UNSWAPPED else (xs, ys)
+
+    return _moved(shapes, turn)
 
 
-def turned_back(boxes: BoxArray, size: tuple[int, int], orientation: int) -> BoxArray:
+def turned_back(shapes: Shapes, size: tuple[int, int], orientation: int) -> Shapes:
     """The inverse of `turned`; `size` is the stored picture's here too.
 
     >>> turned_back(np.array([12, 1, 14, 3]), (16, 24), 6)
     array([1., 2., 3., 4.])
     """
     if orientation in _UNSWAPPED:
-        boxes, orientation = turned(boxes, size, 5), _UNSWAPPED[orientation]
-    return turned(boxes, size, orientation)
+        shapes, orientation = turned(shapes, size, 5), _UNSWAPPED[orientation]
+    return turned(shapes, size, orientation)
 
 
-def _sides(boxes: Any) -> Any:
-    if not isinstance(boxes, (np.ndarray, Tensor)):
-        raise TypeError(f"boxes are a {type(boxes).__name__}; expected an array or a tensor of shape (..., 4)")
-    if boxes.ndim == 0 or boxes.shape[-1] != 4:
-        raise ValueError(f"boxes have shape {tuple(boxes.shape)}; expected (..., 4): left, top, right, bottom")
-    boxes = boxes.to(torch.float64) if isinstance(boxes, Tensor) else boxes.astype(np.float64)
-    return (boxes[..., side] for side in range(4))
+def clipped(shapes: Shapes, size: Sides) -> Shapes:
+    """Shapes cut off at the border of a picture.
+
+    Args:
+        shapes: boxes (..., 4) or points (..., 2).
+        size: (height, width), in the units of `shapes`.
+
+    >>> clipped(np.array([-5, 10, 70, 90]), (80, 60))
+    array([ 0., 10., 60., 80.])
+    """
+    height, width = size
+    return _moved(shapes, lambda xs, ys: (xs.clamp(0, width), ys.clamp(0, height)))
 
 
-def _joined(like: Any, *sides: Any) -> Any:
-    return torch.stack(sides, dim=-1) if isinstance(like, Tensor) else np.stack(sides, axis=-1)
+def rounded(shapes: Shapes, *, digits: int = 0) -> Shapes:
+    """Shapes with numbers as models write them: whole (int64) by default.
+
+    Args:
+        shapes: boxes (..., 4) or points (..., 2).
+        digits: behind the point.
+
+    Raises:
+        ValueError: NaN or infinity, which has no digits.
+
+    >>> rounded([[124.9, 333.4]])
+    [[125, 333]]
+    """
+    whole("digits", digits, 0)
+
+    def round_(values: Tensor) -> Tensor:
+        if not values.isfinite().all():
+            raise ValueError("a box or point holds NaN or infinity; leave it out before it is rounded")
+        values = values.round(decimals=digits)
+        return values if digits else values.to(torch.int64)
+
+    return _each(shapes, round_)
+
+
+def _moved(shapes: Any, move: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Any:
+    """Shapes after `move` of their places across and down, (..., corners) each."""
+
+    def change(values: Tensor) -> Tensor:
+        return torch.stack(move(values[..., 0::2], values[..., 1::2]), dim=-1).flatten(-2)
+
+    return _each(shapes, change)
+
+
+def _each(shapes: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    if isinstance(shapes, list):
+        if shapes and all(isinstance(number, (int, float)) for number in shapes):
+            return _each(np.array(shapes), change).tolist()
+        return [_each(one, change) for one in shapes]
+    if not isinstance(shapes, (np.ndarray, Tensor)):
+        raise TypeError(f"boxes or points are a {type(shapes).__name__}; expected an array, a tensor or a list of them")
+    if shapes.ndim == 0 or shapes.shape[-1] not in (2, 4):
+        raise ValueError(
+            f"boxes or points have shape {tuple(shapes.shape)}; expected (..., 4) of left, top, right, bottom, or "
+            "(..., 2) of left, top"
+        )
+    if isinstance(shapes, Tensor):
+        return change(shapes.to(torch.float64))
+    return change(torch.from_numpy(np.array(shapes, dtype=np.float64))).numpy()

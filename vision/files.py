@@ -5,10 +5,14 @@ from __future__ import annotations
 import io
 import os
 import struct
+import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Lock
 from typing import TYPE_CHECKING, Any
+
+from mrope.checks import whole
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -21,9 +25,26 @@ else:  # at run time a wrong source gets our own message
     File = Image = ImageFile = Any
     IsFile = bool
 
+MAX_PIXELS = 178_956_970
+"""The most pixels of a picture that are decoded by default: 13,377 x 13,377, at which Pillow refuses too."""
+
 _ORIENTATION = 0x0112
 # What Pillow and its decoders raise about broken files, beside ValueError.
-_BROKEN = (OSError, RuntimeError, SyntaxError, EOFError, IndexError, struct.error, zlib.error)
+_BROKEN = (
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    EOFError,
+    LookupError,
+    ArithmeticError,
+    AttributeError,
+    TypeError,
+    MemoryError,
+    struct.error,
+    zlib.error,
+)
+_OUTSIDE = ("EPS",)  # formats that Pillow hands to another program on the machine
+_SILENT = Lock()  # the filters of warnings belong to the whole process
 
 
 def is_file(source: object) -> IsFile:
@@ -32,7 +53,11 @@ def is_file(source: object) -> IsFile:
 
 
 def name_of(source: object) -> str | None:
-    """How errors call a file; None for what is no file."""
+    """How errors call a file or a PDF page; None for what is neither."""
+    from .pdf import PdfPage
+
+    if isinstance(source, PdfPage):
+        return str(source)
     if isinstance(source, bytes):
         return f"picture of {len(source)} bytes"
     return os.fsdecode(source) if is_file(source) else None
@@ -43,6 +68,7 @@ def opened(source: File) -> Iterator[ImageFile]:
     """The picture in `source`, its header read and its pixels not yet.
 
     Unlike `PIL.Image.open` it has no limit of size, because a header costs nothing: pixels ask `check_limit` first.
+    Its formats are those of Pillow without Encapsulated PostScript, which Pillow gives to Ghostscript.
 
     Raises:
         OSError: the path cannot be opened.
@@ -63,9 +89,21 @@ def naming(name: str | None) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"{name}: {error}") from error
+        raise ValueError(f"{name}: {_one_line(error)}") from error
     except (*_BROKEN, DecompressionBombError) as error:
-        raise ValueError(f"{name}: broken or unreadable picture ({str(error) or type(error).__name__})") from error
+        raise ValueError(f"{name}: broken or unreadable picture ({_one_line(error)})") from error
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep Pillow's warnings about odd metadata to ourselves; one thread at a time, as the filters demand."""
+    with _SILENT, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="PIL")
+        yield
 
 
 def _identified(file: io.BytesIO | io.BufferedReader) -> ImageFile:
@@ -74,7 +112,9 @@ def _identified(file: io.BytesIO | io.BufferedReader) -> ImageFile:
     prefix = file.read(16)
     if not prefix:
         raise ValueError("the file is empty")
-    tried = set()
+    if prefix.startswith(b"%PDF-"):
+        raise ValueError("a PDF holds pages; give the pages that pdf_pages makes of it")
+    tried = set(_OUTSIDE)
     for find_plugins in (Image.preinit, Image.init):  # the common formats, then all
         find_plugins()
         for name in [name for name in Image.ID if name not in tried]:
@@ -85,17 +125,30 @@ def _identified(file: io.BytesIO | io.BufferedReader) -> ImageFile:
                 continue
             file.seek(0)
             try:
-                return factory(file, "")
+                with _silence():
+                    return factory(file, "")
             except (SyntaxError, IndexError, TypeError, struct.error):
                 continue  # another format with the same first bytes
     raise ValueError(f"not a picture in a format that Pillow reads; it starts with {prefix!r}")
 
 
+def reopened(image: ImageFile) -> ImageFile:
+    """The frame of an open file once more, not decoded."""
+    assert image.fp is not None  # as long as it is not decoded
+    image.fp.seek(0)
+    with _silence():
+        again = type(image)(image.fp)
+        again.seek(image.tell())
+    orientation_of(again)  # of a TIFF, Pillow reads it with the pixels otherwise, and warns then
+    return again
+
+
 def orientation_of(image: Image) -> int:
     """The EXIF orientation of a PIL image, 1..8; 1 where there is none or none that makes sense."""
     try:
-        value = _exif(image).get(_ORIENTATION, 1)
-    except _BROKEN:
+        with _silence():
+            value = _exif(image).get(_ORIENTATION, 1)
+    except (*_BROKEN, ValueError):
         return 1  # broken metadata of a sound picture
     return int(value) if value in range(1, 9) else 1
 
@@ -133,14 +186,12 @@ def turns_itself(image: Image) -> bool:
     return image.format == "TIFF"
 
 
-def check_limit(image: Image) -> None:
-    """Refuse pixels beyond Pillow's limit against decompression bombs, twice `PIL.Image.MAX_IMAGE_PIXELS`."""
-    from PIL.Image import MAX_IMAGE_PIXELS
-
-    if MAX_IMAGE_PIXELS is not None and image.width * image.height > 2 * MAX_IMAGE_PIXELS:
+def check_limit(height: int, width: int, max_pixels: int) -> None:
+    """Refuse to make more pixels than `max_pixels`."""
+    if height * width > whole("max_pixels", max_pixels, 1):
         raise ValueError(
-            f"{image.width} wide x {image.height} high is more than the {2 * MAX_IMAGE_PIXELS} pixels that Pillow "
-            "decodes; raise PIL.Image.MAX_IMAGE_PIXELS if you trust the file"
+            f"{width} wide x {height} high is more than max_pixels={max_pixels}; "
+            f"max_pixels={height * width} would do, if you trust the file"
         )
 
 
@@ -149,9 +200,9 @@ def frames_in(image: Image) -> int:
     return getattr(image, "n_frames", 1)
 
 
-def frames_of(image: ImageFile) -> Iterator[ImageFile]:
+def frames_of(image: ImageFile, *, max_pixels: int = MAX_PIXELS) -> Iterator[ImageFile]:
     """The frames of an open file in order, each decoded: the same object, moved on."""
-    check_limit(image)
+    check_limit(image.height, image.width, max_pixels)
     for index in range(frames_in(image)):
         image.seek(index)
         image.load()

@@ -1,14 +1,16 @@
 """Pixels to patches and back.
 
 Letters: N patches of all pictures, V = 3 * T * p * p values of a patch of T frames and p pixels a side.
-Patches lie in merge-block order: the merge * merge patches of one LLM token are neighbours, tokens run row by row,
-temporal steps one after the other. With merge 2, a picture of 4 x 4 patches is laid out as
+In merge-block order, which most families have, the merge * merge patches of one LLM token are neighbours, tokens run
+row by row, temporal steps one after the other. With merge 2, a picture of 4 x 4 patches is laid out as
 
      0  1 |  4  5
      2  3 |  6  7
     ------+------
      8  9 | 12 13
     10 11 | 14 15
+
+In raster order patches run row by row of the picture.
 """
 
 from __future__ import annotations
@@ -16,21 +18,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
-from jaxtyping import Float32, Int64, UInt8
+from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
-from mrope.families import Family
+from mrope.checks import one_of
+from mrope.families import Family, PatchOrder
 
+from . import fused
 from .files import File, frames_of, is_file, naming, opened, rate_of, turns_itself
 from .load import Picture, as_tensor, load, to_tensor
-from .plan import Plan
-from .planning import plan, plan_animation, plan_frames
+from .orders import by_token
+from .plan import Part, Plan
+from .planning import Resized, plan, plan_animation, plan_frames
+from .resize import resize
 
 Colour = tuple[float, float, float]
+Dtype = Literal["float32", "bfloat16", "uint8"]
+Impl = Literal["auto", "eager", "numba"]
+Out = Shaped[Tensor, "n v"]
+PAYS = 1 << 18
+"""Bytes of a picture from which on a compiled pass is worth its start: it is loaded once a process."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,33 +49,53 @@ class Patches:
     """Pictures or clips as the patches that a vision encoder embeds.
 
     Args:
-        values: (N, V) float32, normalised; a patch runs through channels, frames, rows, columns.
-        grids: (pictures, 3) int64, (t, h, w) in patches.
+        values: (N, V), picture after picture, part after part: float32 or bfloat16, normalised; or uint8, the bytes
+            themselves, which `fold_normalization` lets an encoder take, with one frame (T = 1) for a picture.
+        grids: (parts, 3) int64, (t, h, w) in patches of each part of each picture.
         plans: of each picture.
-        mean: that was subtracted, of each colour channel in 0..1.
-        std: that was divided by.
+        mean: that was, or with uint8 is to be, subtracted, of each colour channel in 0..1.
+        std: that was, or is to be, divided by.
+        order: how patches and their values lie; see `Family`. "strip" lies as "raster" here.
     """
 
-    values: Float32[Tensor, "n v"]
-    grids: Int64[Tensor, "pictures 3"]
+    values: Shaped[Tensor, "n v"]
+    grids: Int64[Tensor, "parts 3"]
     plans: tuple[Plan, ...]
     mean: Colour
     std: Colour
+    order: PatchOrder = "blocks"
 
     def __post_init__(self) -> None:
-        if self.grids.tolist() != [list(plan.grid) for plan in self.plans]:
+        grids = [list(part.grid) for plan in self.plans for part in plan.parts]
+        if self.grids.tolist() != grids:
             raise ValueError(f"grids {self.grids.tolist()} are not those of the plans")
-        if len(self.values) != sum(prod(plan.grid) for plan in self.plans):
+        if len(self.values) != sum(plan.patches for plan in self.plans):
             raise ValueError(f"{len(self.values)} patches do not fill the grids {self.grids.tolist()}")
+
+    def strip(self) -> Shaped[Tensor, "1 3 p n_p"]:
+        """The patches side by side as one picture that is a patch high, as MiniCPM-V takes them: (1, 3, p, N * p).
+
+        Raises:
+            ValueError: the patches are of another order, or have several frames.
+        """
+        patch = self.plans[0].patch if self.plans else 1
+        if self.order not in ("strip", "raster") or self.values.shape[1] != 3 * patch * patch:
+            raise ValueError(f"patches of {self.order!r} order and {self.values.shape[1]} values do not make a strip")
+        return self.values.view(-1, 3, patch, patch).permute(1, 2, 0, 3).reshape(1, 3, patch, -1)
 
 
 def patchify(
-    images: Picture | Sequence[Picture],
+    images: Picture | Resized | Sequence[Picture | Resized],
     family: Family,
     *,
     min_tokens: int | None = None,
     max_tokens: int | None = None,
+    conflict: Literal["error", "pad", "tile", "family"] = "error",
+    plans: Sequence[Plan] | None = None,
+    dtype: Dtype = "float32",
+    out: Out | None = None,
     device: torch.device | str | None = None,
+    impl: Impl = "auto",
 ) -> Patches:
     """The patches of one picture or of a list, as `plan` foresees them.
 
@@ -72,10 +103,18 @@ def patchify(
     Pictures are decoded and resized one after the other, each straight into its place in the result.
 
     Args:
-        images: what `load` takes, or a list of that.
+        images: what `load` takes, or a list of that; what is `Resized` is not resized again.
         min_tokens: least LLM tokens of one picture, by default the family's.
         max_tokens: most LLM tokens of one picture, by default the family's.
-        device: where the values are built; decoding and resizing stay on the CPU, so that devices agree.
+        conflict: as in `plan`, without "skip".
+        plans: what was planned for the pictures, one each; limits are those of the plans then.
+        dtype: of the values. "uint8" leaves normalisation to the encoder: an eighth of the bytes for a picture.
+        out: (N or more, V) of that dtype, whose first N rows become the values: a buffer that is used again costs no
+            fresh memory.
+        device: where pictures are resized and values built, by default the CPU; there resizing may differ in the last
+            bit of a pixel from the CPU's.
+        impl: "eager" is plain torch, "numba" one compiled pass, "auto" the latter where it is installed and fits; they
+            are equal to the bit.
 
     Raises:
         OSError, ValueError, TypeError: as `plan` and `load`; headers are checked before any picture is decoded.
@@ -87,17 +126,22 @@ def patchify(
     pictures: Sequence[Any] = images if isinstance(images, (list, tuple)) else [images]
     if not pictures:
         raise ValueError("images is empty; expected at least one picture")
+    one_of("conflict", conflict, ("error", "pad", "tile", "family"))
     names = [None if is_file(picture) else f"picture {number}" for number, picture in enumerate(pictures)]
-    plans = []
-    for name, picture in zip(names, pictures, strict=True):
+    if plans is None:
+        plans = []
+        for name, picture in zip(names, pictures, strict=True):
+            with naming(name):
+                plans.append(plan(picture, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict))
+    elif min_tokens is not None or max_tokens is not None or len(plans) != len(pictures):
+        raise ValueError(
+            f"{len(plans)} plans came for {len(pictures)} pictures; expected one each, and no other limits"
+        )
+    cutter = _Cutter(family, "picture", plans, dtype, out, device, impl)
+    for name, picture, one in zip(names, pictures, plans, strict=True):
         with naming(name):
-            plans.append(plan(picture, family, min_tokens=min_tokens, max_tokens=max_tokens))
-    values = _empty(plans, family, device)
-    for name, picture, one, steps in zip(names, pictures, plans, _steps(values, plans), strict=True):
-        with naming(name):
-            pixels = _resized(load(picture), one)
-        _fill(steps[0], pixels, family)
-    return _patches(values, plans, family)
+            cutter.cut(picture.pixels if isinstance(picture, Resized) else load(picture), one)
+    return cutter.patches()
 
 
 def patchify_video(
@@ -107,7 +151,11 @@ def patchify_video(
     fps: float | None = None,
     min_tokens: int | None = None,
     max_tokens: int | None = None,
+    conflict: Literal["error", "family"] = "error",
+    dtype: Dtype = "float32",
+    out: Out | None = None,
     device: torch.device | str | None = None,
+    impl: Impl = "auto",
 ) -> Patches:
     """The patches of one clip, as `plan_video` foresees them.
 
@@ -119,7 +167,11 @@ def patchify_video(
         fps: frames a second; by default what the file says, unknown for frames.
         min_tokens: as in `plan_video`.
         max_tokens: as in `plan_video`.
-        device: where the values are built; decoding and resizing stay on the CPU, so that devices agree.
+        conflict: as in `plan_video`.
+        dtype: as in `patchify`; "uint8" keeps all frames of a temporal patch.
+        out: as in `patchify`.
+        device: as in `patchify`.
+        impl: as in `patchify`.
 
     Raises:
         OSError, ValueError, TypeError: as `plan_video`, or frames that are no uint8 (frames, 3, height, width).
@@ -129,15 +181,29 @@ def patchify_video(
     >>> patchify_video(frames, mrope.family("qwen2-vl"), fps=2.0).grids
     tensor([[2, 4, 6]])
     """
+    one_of("conflict", conflict, ("error", "family"))
+    settings = (dtype, out, device, impl)
     if not is_file(frames):
         clip = _clip(frames)
-        planned = plan_frames((len(clip), clip.shape[2], clip.shape[3]), family, fps, min_tokens, max_tokens)
-        return _patchify_frames(clip, planned, family, device)
-    planned = plan_animation(frames, family, fps, min_tokens, max_tokens)
+        size = (len(clip), clip.shape[2], clip.shape[3])
+        planned = plan_frames(size, family, fps, min_tokens, max_tokens, conflict)
+        return _patchify_frames(clip, planned, family, *settings)
+    planned = plan_animation(frames, family, fps, min_tokens, max_tokens, conflict)
     durations: list[int | float | None] = []
-    patches = _patchify_frames(_decoded(frames, planned.orientation, durations), planned, family, device)
+    patches = _patchify_frames(_decoded(frames, planned.orientation, durations), planned, family, *settings)
     if fps is None and (rate := rate_of(durations)) is not None:
-        patches = replace(patches, plans=(replace(planned, seconds=family.temporal_patch / rate),))
+        size = (planned.frames or 1, *planned.original)
+        timed = plan_frames(
+            size,
+            family,
+            rate,
+            min_tokens,
+            max_tokens,
+            conflict,
+            source=planned.source,
+            orientation=planned.orientation,
+        )
+        patches = replace(patches, plans=(timed,))
     return patches
 
 
@@ -145,36 +211,195 @@ def unpatchify(patches: Patches) -> list[Tensor]:
     """The resized pictures that `patches` were cut from, to the byte.
 
     Returns:
-        uint8 (3, height, width) of each picture, (frames, 3, height, width) of each clip, without its padding.
+        Of each part of each picture uint8 (3, height, width), of a clip (frames, 3, height, width), without padding. A
+        picture has one part, but for slices and tiles.
+
+    Raises:
+        ValueError: bfloat16 values, which do not hold the bytes.
 
     >>> import mrope
     >>> picture = torch.arange(56 * 84, dtype=torch.uint8).reshape(56, 84)
     >>> torch.equal(unpatchify(patchify(picture, mrope.family("qwen2-vl")))[0][0], picture)
     True
     """
-    mean, std = _colours(patches, patches.values.device)
+    values = patches.values
+    if values.dtype not in (torch.float32, torch.uint8):
+        raise ValueError(f"values are {values.dtype}, which do not hold all bytes; expected float32 or uint8")
+    mean, std = scaled_colours(patches.mean, patches.std, values.device)
     pictures = []
-    for planned, steps in zip(patches.plans, _steps(patches.values, patches.plans), strict=True):
+    for planned, part, tokens in _parts_of(values, patches.plans, patches.order):
         if planned.frames is None:
-            steps = steps[..., :1, :, :]  # every frame of the temporal patch is the picture
+            tokens = tokens[..., :1, :, :]  # every frame of the temporal patch is the picture
         # (t, rows, cols, merge, merge, 3, T, p, p) -> (t, T, 3, rows, merge, p, cols, merge, p)
-        frames = steps.permute(0, 6, 5, 1, 3, 7, 2, 4, 8).reshape(-1, 3, *planned.resized)
-        frames = (frames * std).add_(mean).round_().clamp_(0, 255).to(torch.uint8)
-        pictures.append(frames[0] if planned.frames is None else frames[: planned.frames])
+        _, h, w = part.grid
+        frames = tokens.permute(0, 6, 5, 1, 3, 7, 2, 4, 8).reshape(-1, 3, h * planned.patch, w * planned.patch)
+        if values.dtype == torch.float32:
+            frames = (frames * std).add_(mean).round_().clamp_(0, 255).to(torch.uint8)
+        height, width = part.window
+        frames = frames[..., :height, :width]
+        pictures.append(frames[0] if planned.frames is None else frames[: planned.frames - part.frame])
     return pictures
 
 
+class _Cutter:
+    """Values with room for all pictures, which are cut into it one after the other."""
+
+    def __init__(
+        self,
+        family: Family,
+        kind: Literal["picture", "clip"],
+        plans: Sequence[Plan],
+        dtype: Dtype,
+        out: Tensor | None,
+        device: torch.device | str | None,
+        impl: Impl,
+    ) -> None:
+        one_of("dtype", dtype, get_args(Dtype))
+        one_of("impl", impl, get_args(Impl))
+        self.family, self.plans, self.impl = family, tuple(plans), impl
+        self.mean, self.std = family.colours(kind)
+        frames = 1 if dtype == "uint8" and kind == "picture" else family.temporal_patch
+        shape = (sum(one.patches for one in plans), 3 * frames * family.patch**2)
+        self.values = _room(shape, getattr(torch, dtype), out, device)
+        self.raw = dtype == "uint8"
+        self.colours = scaled_colours(self.mean, self.std, self.values.device)
+        self.steps = iter(list(_parts_of(self.values, self.plans, family.patch_order)))
+
+    def cut(self, pixels: Tensor, planned: Plan) -> None:
+        """Cut the next picture."""
+        whole = None
+        for part in planned.parts:
+            _, _, tokens = next(self.steps)
+            if whole is None or whole.shape[1:] != part.resized:
+                whole = self.resized(pixels, planned, part)
+            self.fill(tokens[0], whole, part)
+
+    def cut_clip(self, frames: Iterable[Tensor], planned: Plan) -> None:
+        """Cut a clip frame by frame: the last one fills what is left of its temporal patch, and of the steps."""
+        parts = list(self.steps)
+        last = (planned.frames or 1) - 1
+        for number, frame in enumerate(frames):
+            whole = None
+            for _, part, tokens in parts:
+                step, slot = divmod(number - part.frame, tokens.shape[6])
+                if not 0 <= step < len(tokens):
+                    continue
+                if whole is None or whole.shape[1:] != part.resized:
+                    whole = self.resized(frame, planned, part)
+                self.fill(tokens[step][..., slot : None if number == last else slot + 1, :, :], whole, part)
+                for left in tokens[step + 1 :] if number == last else ():
+                    self.fill(left, whole, part)
+
+    def resized(self, pixels: Tensor, planned: Plan, part: Part) -> Tensor:
+        """The whole picture at the size that a part wants."""
+        if pixels.shape[1:] not in (planned.original, part.resized):
+            raise ValueError(
+                f"decoded to {tuple(pixels.shape[1:])} (height, width), its header says {planned.original}"
+            )
+        return resize(pixels.to(self.values.device), part.resized, filter=self.family.filter)
+
+    def fill(self, step: Tensor, whole: Tensor, part: Part) -> None:
+        """Write the window of a part into one step of its patches."""
+        (top, left), (height, width) = part.corner, part.window
+        pixels = whole[:, top : top + height, left : left + width]
+        rows, cols, merge, _, _, _, patch, _ = step.shape
+        canvas = (rows * merge * patch, cols * merge * patch)
+        if canvas != (height, width):
+            padded = pixels.new_zeros(*canvas, 3).permute(2, 0, 1)
+            padded[:, :height, :width] = pixels
+            pixels = padded
+        if self.impl == "numba" or (self.impl == "auto" and _pays(step, pixels)):
+            fused.fill_(step, pixels, self.table(step.dtype))
+        else:
+            fill_(step, pixels, None if self.raw else self.colours)
+
+    def table(self, dtype: torch.dtype) -> Tensor:
+        """(3, 256) what each byte of each channel becomes."""
+        every = torch.arange(256).repeat(3, 1)
+        if self.raw:
+            return every.to(dtype)
+        mean, std = (colour.view(3, 1) for colour in self.colours)
+        return every.to(torch.float32).sub_(mean).div_(std).to(dtype)
+
+    def patches(self) -> Patches:
+        """What was cut."""
+        grids = torch.tensor([part.grid for one in self.plans for part in one.parts])
+        return Patches(self.values, grids, self.plans, self.mean, self.std, self.family.patch_order)
+
+
+def fill_(
+    step: Shaped[Tensor, "rows cols m m 3 frames p p"],
+    pixels: UInt8[Tensor, "3 h w"],
+    colours: tuple[Tensor, Tensor] | None,
+) -> None:
+    """Write one frame into its patches, into each of their T frames: the specification of `fused.fill_`.
+
+    One row of tokens at a time: what is normalised then still lies in the processor's cache when it is spread out.
+
+    Args:
+        step: the patches by token, a view of any strides.
+        pixels: that fill them exactly.
+        colours: mean and std (3, 1, 1) in 0..255; None leaves the bytes as they are.
+    """
+    _, cols, merge, _, _, _, patch, _ = step.shape
+    dtype = torch.uint8 if colours is None else torch.float32
+    band = torch.empty(3, merge * patch, cols * merge * patch, dtype=dtype, device=step.device)
+    tokens = band.view(3, merge, patch, cols, merge, patch).permute(3, 1, 4, 0, 2, 5).unsqueeze(4)
+    for row, source in zip(step, pixels.split(merge * patch, dim=1), strict=True):
+        band.copy_(source)
+        if colours is not None:
+            mean, std = colours
+            band.sub_(mean).div_(std)
+        row.copy_(tokens.expand_as(row))
+
+
+def scaled_colours(mean: Colour, std: Colour, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and std (3, 1, 1) of each channel in 0..255, in float32 as transformers folds its 1/255 into them."""
+    scaled = (torch.tensor(colour).view(3, 1, 1) * (1 / (1 / 255)) for colour in (mean, std))
+    mean_, std_ = (colour.to(device) for colour in scaled)
+    return mean_, std_
+
+
+def _pays(step: Tensor, pixels: Tensor) -> bool:
+    """Whether a compiled pass is worth its start."""
+    return pixels.numel() >= PAYS and fused.unfit(step, pixels) is None
+
+
+def _room(shape: tuple[int, int], dtype: torch.dtype, out: Tensor | None, device: torch.device | str | None) -> Tensor:
+    if out is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    if device is not None and out.device != torch.device(device):
+        raise ValueError(f"out lies on {out.device}, and device is {device}; give one of them")
+    if out.dtype != dtype or out.ndim != 2 or out.shape[1] != shape[1] or len(out) < shape[0] or out.stride(1) != 1:
+        raise ValueError(
+            f"out is {out.dtype} of shape {tuple(out.shape)}; expected {dtype}, contiguous, of {shape[0]} or more rows "
+            f"of {shape[1]}"
+        )
+    return out[: shape[0]]
+
+
+def _parts_of(values: Tensor, plans: Sequence[Plan], order: PatchOrder) -> Iterator[tuple[Plan, Part, Tensor]]:
+    """Each part of each picture, with its patches seen by token."""
+    first = 0
+    for one in plans:
+        for part in one.parts:
+            last = first + prod(part.grid)
+            yield one, part, by_token(values[first:last], part.grid, patch=one.patch, merge=one.merge, order=order)
+            first = last
+
+
 def _patchify_frames(
-    frames: Iterable[Tensor], planned: Plan, family: Family, device: torch.device | str | None
+    frames: Iterable[Tensor],
+    planned: Plan,
+    family: Family,
+    dtype: Dtype,
+    out: Tensor | None,
+    device: torch.device | str | None,
+    impl: Impl,
 ) -> Patches:
-    values = _empty([planned], family, device)
-    (steps,) = _steps(values, [planned])
-    for number, frame in enumerate(frames):
-        step, first = divmod(number, family.temporal_patch)
-        # The last frame fills what is left of its temporal patch.
-        after = None if number + 1 == planned.frames else first + 1
-        _fill(steps[step][..., first:after, :, :], _resized(frame, planned), family)
-    return _patches(values, [planned], family)
+    cutter = _Cutter(family, "clip", [planned], dtype, out, device, impl)
+    cutter.cut_clip(frames, planned)
+    return cutter.patches()
 
 
 def _decoded(source: File, orientation: int, durations: list[int | float | None]) -> Iterator[Tensor]:
@@ -193,49 +418,3 @@ def _clip(frames: Any) -> Tensor:
     if clip.dtype != torch.uint8 or clip.ndim != 4 or clip.shape[1] != 3:
         raise ValueError(f"frames are {clip.dtype} of shape {tuple(clip.shape)}; expected uint8 (frames, 3, H, W)")
     return clip
-
-
-def _empty(plans: Sequence[Plan], family: Family, device: torch.device | str | None) -> Tensor:
-    return torch.empty(sum(prod(one.grid) for one in plans), family.patch_dim, device=device)
-
-
-def _steps(values: Tensor, plans: Sequence[Plan]) -> Iterator[Tensor]:
-    """Of each picture, its patches seen as (t, rows, cols, merge, merge, 3, T, p, p): tokens of patches of pixels."""
-    parts = values.split([prod(one.grid) for one in plans])
-    for one, part in zip(plans, parts, strict=True):
-        t, h, w = one.grid
-        yield part.view(t, h // one.merge, w // one.merge, one.merge, one.merge, 3, -1, one.patch, one.patch)
-
-
-def _resized(pixels: Tensor, planned: Plan) -> Tensor:
-    if pixels.shape[1:] != planned.original:
-        raise ValueError(f"decoded to {tuple(pixels.shape[1:])} (height, width), its header says {planned.original}")
-    from torchvision.transforms.v2 import InterpolationMode
-    from torchvision.transforms.v2.functional import resize
-
-    return resize(pixels.cpu(), list(planned.resized), interpolation=InterpolationMode.BICUBIC, antialias=True)
-
-
-def _fill(step: Tensor, pixels: Tensor, family: Family) -> None:
-    """Write pixels (3, height, width) into a step (rows, cols, merge, merge, 3, T, p, p), T times.
-
-    One row of tokens at a time: what is normalised then still lies in the processor's cache when it is spread out.
-    """
-    _, cols, merge, _, _, _, patch, _ = step.shape
-    mean, std = _colours(family, step.device)
-    band = torch.empty(3, merge * patch, cols * merge * patch, device=step.device)
-    tokens = band.view(3, merge, patch, cols, merge, patch).permute(3, 1, 4, 0, 2, 5).unsqueeze(4)
-    for row, source in zip(step, pixels.to(step.device).split(merge * patch, dim=1), strict=True):
-        band.copy_(source).sub_(mean).div_(std)
-        row.copy_(tokens.expand_as(row))
-
-
-def _colours(of: Family | Patches, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Mean and std (3, 1, 1) of each channel in 0..255, in float32 as transformers folds its 1/255 into them."""
-    mean, std = (torch.tensor(colour).view(3, 1, 1) * (1 / (1 / 255)) for colour in (of.mean, of.std))
-    return mean.to(device), std.to(device)
-
-
-def _patches(values: Tensor, plans: Sequence[Plan], family: Family) -> Patches:
-    grids = torch.tensor([one.grid for one in plans])
-    return Patches(values, grids, tuple(plans), family.mean, family.std)

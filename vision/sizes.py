@@ -1,77 +1,213 @@
-"""How big a picture or clip becomes: the resize rules that the checkpoints were trained with.
+"""How big pictures and clips become: the resize rules that the checkpoints were trained with, for many sizes at once.
 
-Sizes are (height, width) in pixels, `factor` = patch * merge = the side of one LLM token.
+Each rule takes int64 arrays of heights and widths in pixels, one entry a picture, and gives the same of what they are
+resized to; `factor` = patch * merge is the side of one LLM token. Arithmetic is that of the published Python code to
+the last digit (float64; halves round to even). Limits in pixels are kept by all but the corners that `area` names: who
+needs a hard bound looks at the result, as `plan` does.
 """
 
 from __future__ import annotations
 
-import math
+from typing import TypeAlias
+
+import numpy as np
+from jaxtyping import Int64
 
 MAX_RATIO = 200
+"""One side may be so many times the other, in all rules but "two-sided"."""
+TWO_SIDED_RATIO = 4
+"""The same for "two-sided"."""
+
+Sides: TypeAlias = Int64[np.ndarray, " n"]
+Sizes: TypeAlias = tuple[Sides, Sides]
 
 
-def picture_size(height: int, width: int, *, factor: int, min_pixels: int, max_pixels: int) -> tuple[int, int]:
-    """The (height, width) to resize one picture or frame to: multiples of `factor`, about the same shape.
+def area(height: Sides, width: Sides, *, factor: int, least: int, most: int) -> Sizes:
+    """Each side to the nearest multiple of `factor`, then height * width into the limits (Qwen2-VL).
 
-    This is the published rule to the last digit (Qwen2-VL, `smart_resize` of transformers; Python rounds halves to
-    even). It keeps `max_pixels` except where one factor a side, or rounding up to `min_pixels`, asks for more.
+    More than `most` pixels are left where a side would fall below one factor, or where growing to `least` rounds up.
 
-    Raises:
-        ValueError: a side below 1, or one side more than 200 times the other.
-
-    >>> picture_size(480, 640, factor=28, min_pixels=3136, max_pixels=12845056)
-    (476, 644)
-    >>> picture_size(639, 31, factor=28, min_pixels=3136, max_pixels=20 * 28 * 28)
-    (560, 28)
+    >>> area(np.array([480, 639]), np.array([640, 31]), factor=28, least=3136, most=20 * 28 * 28)
+    (array([ 84, 560]), array([140,  28]))
     """
-    _check(height, width)
-    return _fit(height, width, 1, 1, factor, min_pixels, max_pixels)
+    return _fit(height, width, height * width, 1, factor, least, most)
 
 
-def clip_size(
-    frames: int, height: int, width: int, *, temporal_patch: int, factor: int, min_pixels: int, max_pixels: int
-) -> tuple[int, int]:
-    """The (height, width) to resize the frames of one clip to, where the limits hold for frames x height x width.
+def volume(
+    height: Sides, width: Sides, *, factor: int, least: int, most: int, frames: int, temporal_patch: int
+) -> Sizes:
+    """A side below `factor` is first scaled up to it; the limits hold for frames * height * width (GLM-V, Qwen3-VL).
 
-    This is the published rule to the last digit (Qwen3-VL, `smart_resize` of its video processor). It counts an odd
-    number of frames rounded half to even, so that the padded clip can come out above `max_pixels`. A clip shorter
-    than the temporal patch, which transformers refuses, counts as the whole patch that it is padded to.
+    `frames` are counted to whole temporal patches, halves to even, so that the padded clip can come out above `most`.
+    A clip shorter than the temporal patch, which transformers refuses, counts as the whole patch it is padded to.
 
-    Raises:
-        ValueError: no frame, a side below 1, or one side more than 200 times the other.
-
-    >>> clip_size(8, 720, 1280, temporal_patch=2, factor=32, min_pixels=4096, max_pixels=786432)
-    (224, 416)
+    >>> volume(np.array([720]), np.array([1280]), factor=32, least=4096, most=786432, frames=8, temporal_patch=2)
+    (array([224]), array([416]))
     """
-    if frames < 1:
-        raise ValueError(f"a clip needs at least 1 frame, got {frames}")
-    _check(height, width, ratio=False)
-    if height < factor or width < factor:
-        scale = max(factor / height, factor / width)
-        height, width = int(height * scale), int(width * scale)
-    _check(height, width)
+    grow = np.maximum(factor / height, factor / width)
+    small = (height < factor) | (width < factor)
+    height = np.where(small, (height * grow).astype(np.int64), height)
+    width = np.where(small, (width * grow).astype(np.int64), width)
     frames = max(frames, temporal_patch)
     counted = round(frames / temporal_patch) * temporal_patch
-    return _fit(height, width, frames, counted, factor, min_pixels, max_pixels)
+    return _fit(height, width, frames * height * width, counted, factor, least, most)
 
 
-def _check(height: int, width: int, *, ratio: bool = True) -> None:
-    if height < 1 or width < 1:
-        raise ValueError(f"a picture has at least 1 pixel a side, got {height} high x {width} wide")
-    if ratio and max(height, width) > MAX_RATIO * min(height, width):
-        stretch = max(height, width) / min(height, width)
-        raise ValueError(f"{width} wide x {height} high is {stretch:.1f} to 1, the limit is {MAX_RATIO} to 1")
+def short_side(height: Sides, width: Sides, *, factor: int, least: int, most: int) -> Sizes:
+    """A side below `factor` is brought up to it, with the other, height first; then as `area` (PaddleOCR-VL).
+
+    >>> short_side(np.array([7]), np.array([20]), factor=28, least=3136, most=12845056)
+    (array([56]), array([112]))
+    """
+    height, width = _brought_up(height, width, factor)
+    width, height = _brought_up(width, height, factor)
+    return area(height, width, factor=factor, least=least, most=most)
 
 
-def _fit(height: int, width: int, frames: int, counted: int, factor: int, low: int, high: int) -> tuple[int, int]:
-    rows, cols = round(height / factor), round(width / factor)
-    volume = counted * rows * factor * cols * factor
-    if volume > high:
-        shrink = math.sqrt(frames * height * width / high)
-        rows = max(1, math.floor(height / shrink / factor))
-        cols = max(1, math.floor(width / shrink / factor))
-    elif volume < low:
-        grow = math.sqrt(low / (frames * height * width))
-        rows = math.ceil(height * grow / factor)
-        cols = math.ceil(width * grow / factor)
-    return rows * factor, cols * factor
+def two_sided(height: Sides, width: Sides, *, factor: int, least: int, most: int) -> Sizes:
+    """The shorter side up to the root of `least`, the longer one down to that of `most`, then half (GLM-Image).
+
+    >>> two_sided(np.array([768]), np.array([1024]), factor=16, least=512**2, most=2048**2)
+    (array([384]), array([512]))
+    """
+    low, high = round(least**0.5), round(most**0.5)
+    short, long = np.minimum(height, width), np.maximum(height, width)
+    scale = np.where(short < low, low / short, 1.0)
+    scale = np.where(long * scale > high, high / long, scale)
+    rows, cols = (_at_least_one(np.rint(side // 2 * scale / factor)) for side in (height, width))
+    excess = np.maximum(rows, cols) * factor / high
+    over = excess > 1
+    rows, cols = (
+        np.where(over, _at_least_one(np.floor(side * factor / excess / factor)), side) for side in (rows, cols)
+    )
+    return _pixels(rows, factor), _pixels(cols, factor)
+
+
+def newline_clip(frames: int, height: int, width: int, *, factor: int, most: int, frame_most: int) -> tuple[int, int]:
+    """The largest (height, width) of about the clip's shape, never more than its own (HY-V4-VL).
+
+    A frame of rows x cols tokens costs rows * (cols + 1), with a newline behind each row; all frames together cost at
+    most `most` pixels' worth, and one has at most `frame_most` pixels. Where nothing fits, it is one token.
+
+    >>> newline_clip(8, 720, 1280, factor=32, most=33554432, frame_most=1024 * 1024)
+    (704, 1248)
+    """
+    rows = np.arange(max(1, height // factor), 0, -1)
+    fewest = np.where(rows == 1, 1, np.maximum(1, width * rows // height))
+    widest = np.maximum(1, -(-width * (rows + 1) // height) - 1)
+    cols = np.minimum(widest, max(1, width // factor))
+    cols = np.minimum(cols, most // factor**2 // (frames * rows) - 1)
+    cols = np.minimum(cols, frame_most // (factor**2 * rows))
+    fits = np.flatnonzero(cols >= fewest)
+    best = (int(rows[fits[0]]), int(cols[fits[0]])) if len(fits) else (1, 1)
+    return best[0] * factor, best[1] * factor
+
+
+def slices(height: Sides, width: Sides, *, factor: int, side: int, most: int) -> Int64[np.ndarray, "n 3 2"]:
+    """A thumbnail of about side x side pixels, and for a larger picture up to `most` slices of that area (MiniCPM-V).
+
+    Returns:
+        Of each picture the (height, width) of the thumbnail, the (rows, cols) of slices, and the (height, width) of
+        what they make up; zeros where there are no slices.
+
+    >>> slices(np.array([768]), np.array([1024]), factor=64, side=448, most=9).tolist()
+    [[[384, 512], [2, 2], [768, 1024]]]
+    """
+    wanted = np.minimum(np.ceil(width * height / (side * side)), most).astype(np.int64)
+    log_ratio = np.log(width / height)
+    rows, cols = np.ones_like(height), np.ones_like(width)
+    error = np.full(height.shape, np.inf)
+    for count in range(2, most + 1):
+        near = (wanted > 1) & (np.abs(wanted - count) <= 1)
+        for down in (down for down in range(1, count + 1) if count % down == 0):
+            here = np.abs(log_ratio - np.log(count // down / down))
+            better = near & ((here < error) | ((here == error) & (down > rows)))
+            rows, cols = np.where(better, down, rows), np.where(better, count // down, cols)
+            error = np.where(better, here, error)
+    cut = wanted > 1
+    thumbnail = _square_area(height, width, factor, side, upscale=~cut)
+    each = _square_area(_nearest(height, rows) / rows, _nearest(width, cols) / cols, factor, side, upscale=cut)
+    found = (*thumbnail, rows * cut, cols * cut, each[0] * rows * cut, each[1] * cols * cut)
+    return np.stack(found, axis=1).reshape(-1, 3, 2)
+
+
+def padded(height: Sides, width: Sides, *, factor: int, most: int | None) -> Sizes:
+    """The size that it has; above `most` tokens, so much smaller that it fills no more of them, padding too (NeoMME).
+
+    >>> padded(np.array([770, 10]), np.array([1030, 2000]), factor=32, most=100)
+    (array([256, 10]), array([342, 2000]))
+    """
+    if most is None:
+        return height, width
+    scale = np.array([_scale_within(h, w, factor, most) for h, w in zip(height.tolist(), width.tolist(), strict=True)])
+    small = scale < 1
+    return tuple(
+        np.where(small, np.maximum(1, np.floor(side * scale + 1e-9)), side).astype(np.int64) for side in (height, width)
+    )
+
+
+def _scale_within(height: int, width: int, factor: int, most: int) -> float:
+    """The largest scale, at most 1, at which a picture fills at most `most` tokens of `factor` x `factor` pixels."""
+
+    def filled(scale: np.ndarray) -> np.ndarray:
+        rows, cols = (np.ceil(np.maximum(1, np.floor(side * scale + 1e-9)) / factor) for side in (height, width))
+        return rows * cols
+
+    if filled(np.ones(1))[0] <= most:
+        return 1.0
+    # The best scale fills whole tokens along one of the sides.
+    tokens = np.arange(1, most + 1) * factor
+    scales = np.concatenate([tokens / height, tokens / width])
+    scales = scales[(scales < 1) & (filled(scales) <= most)]
+    return float(scales.max(initial=1 / max(height, width)))
+
+
+def ratio(height: Sides, width: Sides) -> np.ndarray:
+    """How many times the longer side is the shorter one."""
+    return np.maximum(height, width) / np.minimum(height, width)
+
+
+def _fit(height: Sides, width: Sides, pixels: Sides, counted: int, factor: int, least: int, most: int) -> Sizes:
+    """The sides, whose frames hold `pixels` in all, into the limits; `counted` frames count of what comes out."""
+    rows, cols = np.rint(height / factor), np.rint(width / factor)
+    result = counted * factor * factor * rows * cols
+    over, under = result > most, result < least
+    if over.any():
+        shrink = np.sqrt(pixels / most)
+        rows, cols = (
+            np.where(over, _at_least_one(np.floor(side / shrink / factor)), old)
+            for side, old in ((height, rows), (width, cols))
+        )
+    if under.any():
+        grow = np.sqrt(least / pixels)
+        rows, cols = (
+            np.where(under, np.ceil(side * grow / factor), old) for side, old in ((height, rows), (width, cols))
+        )
+    return _pixels(rows, factor), _pixels(cols, factor)
+
+
+def _brought_up(short: Sides, other: Sides, factor: int) -> Sizes:
+    small = short < factor
+    return np.where(small, factor, short), np.where(small, np.rint(other * factor / short).astype(np.int64), other)
+
+
+def _square_area(height: np.ndarray, width: np.ndarray, factor: int, side: int, *, upscale: np.ndarray) -> Sizes:
+    """Sides of about side * side pixels for what is larger, or for all that `upscale` names, in whole tokens."""
+    scaled = (height * width > side * side) | upscale
+    tall = np.trunc(side / np.sqrt(width / height))
+    wide = np.trunc(tall * (width / height))
+    height, width = np.where(scaled, tall, height), np.where(scaled, wide, width)
+    return _nearest(height, factor), _nearest(width, factor)
+
+
+def _nearest(side: np.ndarray, unit: int | Sides) -> Sides:
+    """The nearest multiple of `unit` above zero."""
+    return (_at_least_one(np.rint(side / unit)) * unit).astype(np.int64)
+
+
+def _at_least_one(tokens: np.ndarray) -> np.ndarray:
+    return np.maximum(1, tokens)
+
+
+def _pixels(tokens: np.ndarray, factor: int) -> Sides:
+    return tokens.astype(np.int64) * factor

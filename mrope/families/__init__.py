@@ -6,10 +6,10 @@ from mrope.families.baidu import BAIDU
 from mrope.families.glm import GLM
 from mrope.families.others import OTHERS
 from mrope.families.qwen import QWEN
-from mrope.families.record import VERSIONS, Boxes, Family
+from mrope.families.record import VERSIONS, Boxes, Family, PatchOrder
 from mrope.families.tencent import TENCENT
 
-__all__ = ["VERSIONS", "Boxes", "Family", "family", "family_names"]
+__all__ = ["VERSIONS", "Boxes", "Family", "PatchOrder", "family", "family_names"]
 
 _RECORDS = {record.name: record for record in (*QWEN, *GLM, *BAIDU, *TENCENT, *OTHERS)}
 

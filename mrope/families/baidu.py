@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mrope.axes import AxisSplit
 from mrope.families.record import Family
+from mrope.families.sampling import Sampling
 from mrope.families.shared import CLIP_MEAN, CLIP_STD, DEFAULT, HALF, UNKNOWN, copies, sources
 from mrope.frequencies import Frequencies
 from mrope.layouts import GridLayout
@@ -19,6 +20,7 @@ ERNIE45_VL = Family(
     image_tokens=(4, 6177),
     video_pixels=(234416, 937664),
     video_budget="frame",
+    sampling=Sampling(rule="stride", min_frames=16, max_frames=180),
     layout=GridLayout(merge=2, temporal_merge=2),
     deviations={"transformers-5.24": GridLayout(merge=2, temporal_merge=2, advance="side")},
     split=AxisSplit((20, 22, 22), "alternating"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from mrope.axes import AxisSplit
 from mrope.families.record import Family
+from mrope.families.sampling import Sampling, Stamp
 from mrope.families.shared import CLIP_MEAN, CLIP_STD, CODE, DEFAULT, UNKNOWN, copies, sources
 from mrope.frequencies import Frequencies
 from mrope.layouts import GenerationLayout, GridLayout
@@ -26,6 +27,9 @@ GLM4V = Family(
     video_pixels=(12544, 47040000),
     video_budget="clip",
     resize="volume",
+    step_markers=2,
+    sampling=Sampling(rule="seconds-ceil", fps=2, max_seconds=300, multiple=2),
+    stamp=Stamp(template="{whole}", place="after", time="first"),
     layout=GridLayout(merge=2, time="stamps"),
     split=AxisSplit((8, 12, 12), "chunked"),
     pairing="adjacent",
@@ -54,6 +58,8 @@ GLM46V = replace(
     GLM4V,
     name="glm46v",
     model_types=("glm46v",),
+    sampling=Sampling(rule="whole-ticks", fps=6, slower=((30, 2), (300, 1)), max_frames=640, multiple=2),
+    stamp=Stamp(template="{seconds:.1f} seconds", place="after", time="first"),
     sources=sources(
         pictures=DEFAULT,
         language=f"{DEFAULT}, of a glm4v_text backbone",
@@ -68,6 +74,7 @@ GLMGA = replace(
     GLM46V,
     name="glmga",
     model_types=("glmga",),
+    sampling=Sampling(rule="ticks", fps=2, max_frames=640, multiple=2),
     video_pixels=(12544, 87478720),
     rule="unconfirmed",
     boxes="unknown",
@@ -82,6 +89,8 @@ GLM_OCR = replace(
     GLM4V,
     name="glm-ocr",
     model_types=("glm_ocr",),
+    sampling=GLM46V.sampling,
+    stamp=GLM46V.stamp,
     image_tokens=(8, 6144),
     split=AxisSplit((16, 24, 24), "chunked"),
     partial_rotary=1,
@@ -106,6 +115,8 @@ GLM_IMAGE = replace(
     video_pixels=None,
     video_budget=None,
     resize="two-sided",
+    sampling=None,
+    stamp=None,
     layout=GenerationLayout(merge=1),
     rule="unconfirmed",
     pairing="half",

@@ -7,10 +7,14 @@ from dataclasses import replace
 from mrope.axes import AxisSplit
 from mrope.families.qwen import QWEN3_VL
 from mrope.families.record import Family
+from mrope.families.sampling import Sampling, Stamp
 from mrope.families.shared import CODE, DEFAULT, HALF, UNKNOWN, copies, sources
 from mrope.frequencies import Frequencies
 from mrope.layouts import CanvasLayout, PageLayout
 from mrope.rotary import Rotary
+
+# That of Qwen3-VL; whether the tokenizer splits digits as Qwen's does was not found.
+_STAMP = Stamp(template="<{seconds:.1f} seconds>", place="before", time="mean")
 
 MINICPM_V47 = Family(
     name="minicpm-v4.7",
@@ -23,8 +27,12 @@ MINICPM_V47 = Family(
     image_tokens=None,
     video_pixels=None,
     video_budget=None,
+    slices=(448, 9),
     resize="slices",
+    sampling=Sampling(rule="seconds-floor", fps=1, max_frames=128),
     patch_order="strip",
+    markers=0,
+    clip_markers=0,
     layout=CanvasLayout(merge=4),
     rule="unconfirmed",
     split=AxisSplit((11, 11, 10), "interleaved"),
@@ -50,6 +58,7 @@ MINICPM_V47 = Family(
 COHERE_COMPASS = replace(
     QWEN3_VL,
     name="cohere-compass",
+    stamp=_STAMP,
     model_types=("cohere_compass",),
     image_tokens=(16, 3778),
     image_pixels=(16384, 3868706),
@@ -84,6 +93,7 @@ COSMOS3_OMNI = replace(
 COSMOS3_EDGE = replace(
     QWEN3_VL,
     name="cosmos3-edge",
+    stamp=_STAMP,
     model_types=("cosmos3_edge",),
     temporal_patch=1,
     resize="volume",
@@ -112,7 +122,9 @@ NEOMME = Family(
     video_pixels=None,
     video_budget=None,
     resize="padded",
+    filter="bilinear",
     patch_order="raster-channels-last",
+    markers=0,
     layout=PageLayout(merge=1),
     rule="unconfirmed",
     axes=("row", "col"),

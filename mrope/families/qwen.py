@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from mrope.axes import AxisSplit
 from mrope.families.record import Family
+from mrope.families.sampling import Sampling, Stamp
 from mrope.families.shared import CLIP_MEAN, CLIP_STD, CODE, DEFAULT, HALF, TEAM, UNKNOWN, copies, sources
 from mrope.frequencies import Frequencies
 from mrope.layouts import GridLayout, OmniLayout
@@ -18,6 +19,7 @@ _LARGEST = (
     "+ 1; transformers has another start from 5.3 on"
 )
 _STAMPS = "the vendor's code in transformers 4.57.1 and 5.0.0, and sglang"
+_SPACED = f"{CODE}; 2 frames a second: the vendor's qwen-vl-utils, which spreads them from first to last"
 _FRAMES_AS_PICTURES = "preprocessor_config.json, which serves clips too,"
 
 QWEN2_VL = Family(
@@ -31,6 +33,7 @@ QWEN2_VL = Family(
     image_tokens=(4, 16384),
     video_pixels=(3136, 12845056),
     video_budget="frame",
+    sampling=Sampling(rule="spaced", fps=2, min_frames=4, max_frames=768, multiple=2),
     layout=GridLayout(merge=2, time="index"),
     deviations={"transformers-5.24": GridLayout(merge=2, time="index", advance="side")},
     split=AxisSplit((16, 24, 24), "chunked"),
@@ -41,6 +44,7 @@ QWEN2_VL = Family(
     sources=sources(
         pictures=copies("Qwen2-VL", "preprocessor_config.json"),
         video_pixels=copies("Qwen2-VL", _FRAMES_AS_PICTURES),
+        sampling=_SPACED,
         language=copies("Qwen2-VL", "config.json"),
         rule=_LARGEST,
         boxes=TEAM,
@@ -57,6 +61,7 @@ QWEN25_VL = replace(
     sources=sources(
         pictures=copies("Qwen2.5-VL", "preprocessor_config.json"),
         video_pixels=copies("Qwen2.5-VL", _FRAMES_AS_PICTURES),
+        sampling=_SPACED,
         language=copies("Qwen2.5-VL", "config.json"),
         layout=f"{CODE}; 2 ids a second: {copies('Qwen2.5-VL', 'config.json')} (the class default is 4)",
         rule=_LARGEST,
@@ -75,6 +80,10 @@ QWEN3_VL = Family(
     image_tokens=(64, 16384),
     video_pixels=(4096, 25165824),
     video_budget="clip",
+    clip_markers=0,
+    step_markers=2,
+    sampling=Sampling(rule="even", fps=2, min_frames=4, max_frames=768),
+    stamp=Stamp(template="<{seconds:.1f} seconds>", place="before", time="mean", pieces=4),
     layout=GridLayout(merge=2, time="stamps"),
     split=AxisSplit((24, 20, 20), "interleaved"),
     pairing="half",
@@ -101,6 +110,7 @@ QWEN25_OMNI = replace(
     boxes="unknown",
     sources=sources(
         pictures=DEFAULT,
+        sampling=_SPACED,
         language=DEFAULT,
         layout=f"{CODE}; 25 ids a second: {copies('Qwen2.5-Omni', 'config.json')}",
         rule="the vendor's code in transformers 4.57.1, and vLLM",
@@ -116,6 +126,10 @@ QWEN3_OMNI = replace(
     image_pixels=(3136, 1003520),
     video_pixels=(131072, 786432),
     video_budget="frame",
+    clip_markers=2,
+    step_markers=0,
+    sampling=QWEN2_VL.sampling,
+    stamp=None,
     layout=OmniLayout(merge=2, ids_per_second=13, weave="time"),
     frequencies=Frequencies(1e6),
     boxes="unknown",
@@ -124,6 +138,7 @@ QWEN3_OMNI = replace(
         mean="a guess, as in Qwen3-VL (the class default is CLIP's)",
         std="a guess, as in Qwen3-VL (the class default is CLIP's)",
         video_pixels="default of the processor in transformers 5.24",
+        sampling=_SPACED,
         language=copies("Qwen3-Omni", "config.json"),
         layout=f"{CODE}; 13 ids a second: {copies('Qwen3-Omni', 'config.json')} (the class default is 25)",
         rule="the vendor's code in transformers 4.57.1, and sglang; vLLM rounds the ids and shares start and end ids",

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, overload
 
 from mrope.axes import AxisSplit
 from mrope.checks import Number, one_of, positive, whole
+from mrope.families.sampling import Sampling, Stamp
 from mrope.frequencies import Frequencies
-from mrope.layouts import Layout, SpanLayout
+from mrope.layouts import GridLayout, Layout, SpanLayout
 from mrope.positions import Positions
 from mrope.rotary import Pairing, Rotary
 from mrope.spans import Span, parse_span
@@ -21,15 +22,17 @@ if TYPE_CHECKING:
 else:  # annotations are looked up at run time in tests, and vision is loaded only when it is used
     Patches = Plan = Any
 
-Boxes = Literal["processed-pixels", "0-1000", "none", "unknown"]
+Boxes = Literal["processed-pixels", "0-1000", "0-1", "none", "unknown"]
 Evidence = Literal["confirmed", "unconfirmed"]
 PatchOrder = Literal["blocks", "blocks-channels-last", "raster", "raster-channels-last", "strip"]
 Resize = Literal["area", "volume", "short-side", "two-sided", "newline", "slices", "padded"]
 VideoBudget = Literal["frame", "clip"]
+Filter = Literal["bicubic", "bilinear"]
 Range = tuple[int, int]
+Colour = tuple[Number, Number, Number]
 T = TypeVar("T")
 
-_WORDS = {"resize": Resize, "patch_order": PatchOrder, "rule": Evidence, "boxes": Boxes}
+_WORDS = {"resize": Resize, "filter": Filter, "patch_order": PatchOrder, "rule": Evidence, "boxes": Boxes}
 
 VERSIONS = ("transformers-5.24",)
 """The library versions whose positions `Family.positions` can give where they are not the trained ones."""
@@ -53,6 +56,9 @@ class Family:
         video_pixels: least and most pixels of a clip, counted as `video_budget` says; None in a family without clips.
         video_budget: "frame" limits h * w of each frame, "clip" limits frames * h * w of the whole clip; None with
             `video_pixels`.
+        frame_pixels: most pixels of one frame, where the budget is of the clip and there is such a limit too.
+        video_colours: (mean, std) of clips, where they are others than those of pictures.
+        slices: with resize "slices", the side in pixels of the square that has a slice's area, and the most slices.
         resize: how pictures and clips get their size.
             "area": each side to the nearest multiple of a token's, then height * width into the limits (Qwen2-VL); a
             clip goes by "volume" where its budget is of the whole clip (Qwen3-VL).
@@ -65,12 +71,19 @@ class Family:
             (HY-V4-VL).
             "slices": a thumbnail, and for a large picture a grid of slices of the thumbnail's area (MiniCPM-V).
             "padded": the size that it has, filled up to whole patches at the right and at the bottom (NeoMME).
+        filter: how pixels are resampled, with antialiasing.
         patch_order: how the patches lie.
             "blocks": the patches of a token side by side; each runs through channels, frames, rows, columns.
             "blocks-channels-last": the same; each runs through rows, columns, channels, frames.
             "raster": row by row of the picture; each runs as in "blocks".
             "raster-channels-last": row by row of the picture; each runs through rows, columns, channels.
-            "strip": row by row of the picture, as one picture that is a patch high.
+            "strip": as "raster", but handed to the model as one picture that is a patch high (`Patches.strip`).
+        markers: text tokens around a picture, as the family's prompts have them; those that the layout places itself
+            are not counted.
+        clip_markers: the same around a clip.
+        step_markers: the same around each temporal step of a clip.
+        sampling: which frames of a clip are looked at; None in a family without clips.
+        stamp: how the time of each temporal step of a clip is written into the prompt; None where it is not.
         layout: the rule from spans to coordinates, as the released weights were trained with it.
         deviations: the rule of a library version in `VERSIONS` where it is another one.
         rule: "confirmed" where the layout was found in the vendor's own or in several independent codes, "unconfirmed"
@@ -82,8 +95,8 @@ class Family:
         head_dim: channels of one attention head of the language model.
         partial_rotary: the share of them that rotates.
         other_layers: type of layer -> its rotary encoding, where it is another one than the fields above make.
-        boxes: how the model writes box corners: pixels of the resized picture, thousandths of its sides, not at all
-            ("none"), or in a way that was not found ("unknown").
+        boxes: how the model writes box corners: pixels of the resized picture, thousandths of its sides, shares of them
+            ("0-1"), not at all ("none"), or in a way that was not found ("unknown").
         sources: field name -> where its value was found. No checkpoint was opened for any of them.
 
     Raises:
@@ -95,14 +108,23 @@ class Family:
     patch: int
     temporal_patch: int
     merge: int
-    mean: tuple[Number, Number, Number]
-    std: tuple[Number, Number, Number]
+    mean: Colour
+    std: Colour
     image_tokens: Range | None
     image_pixels: Range | None = None
     video_pixels: Range | None
     video_budget: VideoBudget | None
+    frame_pixels: int | None = None
+    video_colours: tuple[Colour, Colour] | None = None
+    slices: Range | None = None
     resize: Resize = "area"
+    filter: Filter = "bicubic"
     patch_order: PatchOrder = "blocks"
+    markers: int = 2
+    clip_markers: int = 2
+    step_markers: int = 0
+    sampling: Sampling | None = None
+    stamp: Stamp | None = None
     layout: Layout
     deviations: Mapping[str, Layout] = field(default_factory=dict, hash=False, compare=False)
     rule: Evidence = "confirmed"
@@ -130,10 +152,15 @@ class Family:
         for name in ("image_tokens", "image_pixels", "video_pixels"):
             if (limits := getattr(self, name)) is not None:
                 _check_range(name, limits)
-        if len(self.mean) != 3 or len(self.std) != 3:
-            raise ValueError(f"mean {self.mean} and std {self.std} must have 3 entries each: r, g, b")
-        for value in self.std:
-            positive("std", value)
+        for mean, std in ((self.mean, self.std), self.colours("clip")):
+            if len(mean) != 3 or len(std) != 3:
+                raise ValueError(f"mean {mean} and std {std} must have 3 entries each: r, g, b")
+            for value in std:
+                positive("std", value)
+        for name in ("markers", "clip_markers", "step_markers"):
+            whole(name, getattr(self, name), 0)
+        if (self.slices is None) != (self.resize != "slices"):
+            raise ValueError(f"slices is {self.slices} with resize={self.resize!r}; expected both or neither")
         if (self.image_tokens is None) != (self.resize in ("slices", "padded")):
             raise ValueError(
                 f"image_tokens is {self.image_tokens} with resize={self.resize!r}; expected None with slices "
@@ -177,6 +204,15 @@ class Family:
     def patch_dim(self) -> int:
         """Values of one patch: 3 channels * temporal_patch * patch * patch."""
         return 3 * self.temporal_patch * self.patch * self.patch
+
+    @property
+    def temporal_merge(self) -> int:
+        """Temporal steps of a clip that become one step of LLM tokens."""
+        return self.layout.temporal_merge if isinstance(self.layout, GridLayout) else 1
+
+    def colours(self, kind: Literal["picture", "clip"]) -> tuple[Colour, Colour]:
+        """Mean and std of each channel (r, g, b), for pixel values in 0..1."""
+        return self.video_colours if kind == "clip" and self.video_colours is not None else (self.mean, self.std)
 
     @property
     def pixel_limits(self) -> Range:

@@ -31,7 +31,9 @@ def sources(*, pictures: str, language: str, rule: str, boxes: str, **others: st
     """
     return {
         **dict.fromkeys(("patch", "temporal_patch", "merge", "mean", "std", "image_tokens", "video_pixels"), pictures),
-        **dict.fromkeys(("video_budget", "resize", "patch_order", "layout", "pairing"), CODE),
+        **dict.fromkeys(("video_budget", "frame_pixels", "video_colours", "slices", "sampling"), CODE),
+        **dict.fromkeys(("resize", "filter", "patch_order", "layout", "pairing"), CODE),
+        **dict.fromkeys(("markers", "clip_markers", "step_markers", "stamp"), CODE),
         **dict.fromkeys(("split", "frequencies", "head_dim", "partial_rotary"), language),
         "rule": rule,
         "boxes": boxes,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from mrope.axes import AxisSplit
 from mrope.extensions import Ntk
 from mrope.families.record import Family
-from mrope.families.shared import CLIP_MEAN, CLIP_STD, DEFAULT, UNKNOWN, copies, sources
+from mrope.families.sampling import Sampling
+from mrope.families.shared import CLIP_MEAN, CLIP_STD, DEFAULT, HALF, UNKNOWN, copies, sources
 from mrope.frequencies import Frequencies
 from mrope.layouts import NewlineLayout, XdLayout
 
@@ -52,8 +53,13 @@ HY_V4_VL = Family(
     image_tokens=(256, 4096),
     video_pixels=(1, 33554432),
     video_budget="clip",
+    frame_pixels=1048576,
+    video_colours=(HALF, HALF),
     resize="newline",
+    sampling=Sampling(rule="even", fps=2, min_frames=2, max_frames=1024),
     patch_order="raster",
+    markers=0,
+    clip_markers=0,
     layout=NewlineLayout(merge=2),
     rule="unconfirmed",
     split=AxisSplit((12, 10, 10), "interleaved"),
@@ -63,9 +69,7 @@ HY_V4_VL = Family(
     boxes="unknown",
     sources=sources(
         pictures=DEFAULT,
-        mean=f"{DEFAULT}, of pictures; clips have 0.5",
-        std=f"{DEFAULT}, of pictures; clips have 0.5",
-        video_pixels=f"{DEFAULT}; there is no lower limit, and a frame has at most 1048576 pixels",
+        video_pixels=f"{DEFAULT}; there is no lower limit",
         language=DEFAULT,
         head_dim=f"{DEFAULT}: the rotary slice of a latent attention head",
         rule="transformers 5.24 alone; other code has the text model only",

@@ -1,0 +1,96 @@
+"""How a prompt declares planned pictures and clips: their spans, with the family's markers and time stamps as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from mrope.families import Family
+from mrope.layouts import GridLayout, OmniLayout
+from mrope.spans import Image, Sliced, Span, Text, Video
+
+from .fitting import Found
+from .plan import Part
+
+
+def picture_spans(family: Family, parts: Sequence[Part]) -> tuple[Span, ...]:
+    """How a prompt declares a picture of these parts: the spans, with the family's markers around each."""
+    if family.resize == "slices":
+        thumbnail, *slices = parts
+        if not slices:
+            return (Sliced(thumbnail.grid),)
+        _, high, wide = slices[0].grid
+        whole_rows = slices[0].resized[0] // (high * family.patch)
+        return (Sliced(thumbnail.grid, (whole_rows, len(slices) // whole_rows), (1, high, wide)),)
+    return tuple(span for part in parts for span in _wrapped(family.markers, (Image(part.grid),)))
+
+
+def clip_spans(
+    family: Family, grid: tuple[int, int, int], *, seconds: float | None, stamps: Sequence[int] | None = None
+) -> tuple[Span, ...] | None:
+    """How a prompt declares a clip: the spans, with markers and time stamps.
+
+    Args:
+        grid: (t, h, w) in patches.
+        seconds: per temporal step; a family that counts time needs it.
+        stamps: text tokens of each step's time stamp.
+
+    Returns:
+        None where the family writes time stamps, or counts seconds, and they are not known.
+    """
+    if not (isinstance(family.layout, GridLayout) and family.layout.time == "stamps"):
+        timed = isinstance(family.layout, OmniLayout) or getattr(family.layout, "time", None) == "seconds"
+        if timed and seconds is None:
+            return None
+        return _wrapped(family.clip_markers, (Video(grid, seconds=seconds if timed else None),))
+    if stamps is None:
+        return None
+    return _wrapped(family.clip_markers, stamped_spans(family, grid, stamps))
+
+
+def stamped_spans(family: Family, grid: tuple[int, int, int], stamps: Sequence[int]) -> tuple[Span, ...]:
+    """A clip whose steps have time stamps of so many tokens, in front of them or behind them."""
+    before, after = family.step_markers - family.step_markers // 2, family.step_markers // 2
+    behind = family.stamp is not None and family.stamp.place == "after"
+    lead = [before + (0 if behind else stamp) for stamp in stamps]
+    tail = [after + (stamp if behind else 0) for stamp in stamps]
+    steps = tuple(first + last for first, last in zip(lead, [0, *tail[:-1]], strict=True))
+    return (Video(grid, stamp=steps), *((Text(tail[-1]),) if tail[-1] else ()))
+
+
+def _wrapped(markers: int, spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    """Half of the markers in front and half behind, as text."""
+    before, after = markers - markers // 2, markers // 2
+    return (*((Text(before),) if before else ()), *spans, *((Text(after),) if after else ()))
+
+
+def prompt_tokens(family: Family, found: Found) -> np.ndarray:
+    """Tokens of the spans of many pictures."""
+    if family.resize == "slices":
+        kinds, which = np.unique(
+            np.concatenate([found.grids, found.slices, found.whole], axis=1), axis=0, return_inverse=True
+        )
+        counts = [_sliced_tokens(family, *row) for row in kinds.tolist()]
+        return np.array(counts, dtype=np.int64)[which.reshape(-1)]
+    per_token, per_row, once = _affine(family)
+    rows, cols = (found.grids[:, 1:] // family.merge).T
+    return per_token * rows * cols + per_row * rows + once + family.markers
+
+
+def _sliced_tokens(family: Family, t: int, h: int, w: int, rows: int, cols: int, high: int, wide: int) -> int:
+    if not rows:
+        return family.layout.tokens(Sliced((t, h, w)))
+    each = (1, high // rows // family.patch, wide // cols // family.patch)
+    return family.layout.tokens(Sliced((t, h, w), (rows, cols), each))
+
+
+@lru_cache(maxsize=64)
+def _affine(family: Family) -> tuple[int, int, int]:
+    """What a picture of rows x cols tokens takes of a prompt in all these layouts: a * rows * cols + b * rows + c."""
+    one, tall, broad = (
+        family.layout.tokens(Image((1, rows * family.merge, cols * family.merge)))
+        for rows, cols in ((1, 1), (2, 1), (1, 2))
+    )
+    return broad - one, tall - broad, 2 * one - tall
