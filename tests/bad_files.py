@@ -7,6 +7,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 from pictures import chunk, encoded, exif, noise, photograph, png_header
@@ -19,7 +20,10 @@ def photo(height: int = 30, width: int = 41) -> Image.Image:
 
 
 def pdf(
-    contents: Sequence[bytes] = (b"",), box: Sequence[float] = (0, 0, 300, 200), entries: bytes = b"", trailer: bytes = b""
+    contents: Sequence[bytes] = (b"",),
+    box: Sequence[float] = (0, 0, 300, 200),
+    entries: bytes = b"",
+    trailer: bytes = b"",
 ) -> bytes:
     """A PDF of one page for each of `contents`, PDF operators; `entries` go into the dictionary of every page."""
     count = len(contents)
@@ -83,7 +87,7 @@ def jpeg_with_exif(content: bytes) -> bytes:
 
 
 def broken_exif() -> bytes:
-    """Entries that are promised but not there: Pillow warns."""
+    """The orientation, and then entries that are promised but not there: Pillow warns."""
     return jpeg_with_exif(b"II*\0\x08\0\0\0\x20\0" + struct.pack("<HHII", 0x0112, 3, 1, 6) + b"\1\1\4\0\1")
 
 
@@ -138,7 +142,7 @@ ODD: dict[str, tuple[Callable[[], bytes], tuple[int, int]]] = {
     "one pixel": (lambda: encoded(photo(1, 1), "PNG"), (1, 1)),
     "one row": (lambda: encoded(photo(1, 3000), "PNG"), (1, 3000)),
     "PNG text": (partial(png_text, 900_000), (30, 41)),
-    "broken EXIF": (broken_exif, (30, 41)),
+    "broken EXIF": (broken_exif, (41, 30)),
     "empty EXIF": (partial(jpeg_with_exif, b""), (30, 41)),
     "long EXIF": (long_exif, (41, 30)),
     "long colour profile": (lambda: encoded(photo(), "JPEG", icc_profile=noise(500, 500).tobytes()), (30, 41)),
@@ -180,11 +184,11 @@ def damaged(file: bytes, seed: int) -> bytes:
     return changed.tobytes()
 
 
-def tiff16(values: np.ndarray, **options: object) -> bytes:
+def tiff16(values: np.ndarray, **options: Any) -> bytes:
     """A TIFF of values (H, W, 3 or 4) of 16 bits."""
     import tifffile  # comes with scikit-image
 
     file = io.BytesIO()
-    extra = {"extrasamples": ["unassalpha"]} if values.shape[-1] == 4 else {}
+    extra: dict[str, Any] = {"extrasamples": ["unassalpha"]} if values.shape[-1] == 4 else {}
     tifffile.imwrite(file, values.astype(np.uint16), photometric="rgb", metadata=None, **extra, **options)
     return file.getvalue()

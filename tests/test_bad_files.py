@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import re
+import tracemalloc
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -68,8 +71,6 @@ def test_max_pixels_of_the_frames_of_a_clip() -> None:
 
 
 def test_a_bomb_is_refused_before_its_pixels_are_made() -> None:
-    import tracemalloc
-
     bomb = png_bomb()
     tracemalloc.start()
     with pytest.raises(ValueError, match="max_pixels"):
@@ -80,8 +81,6 @@ def test_a_bomb_is_refused_before_its_pixels_are_made() -> None:
 
 
 def test_a_damaged_jpeg_is_what_pillow_makes_of_it() -> None:
-    import io
-
     file = damaged_jpeg()
     expected = np.asarray(Image.open(io.BytesIO(file)))
     assert torch.equal(load(file), torch.from_numpy(expected.copy()).permute(2, 0, 1))
@@ -92,26 +91,24 @@ def test_any_damage_gives_pixels_or_one_line(kind: str) -> None:
     file = SMALL[kind]()
     for seed in range(60):
         broken = damaged(file, seed)
+        message = None
         try:
             pixels = load(broken, max_pixels=10**6)  # smaller than the canvas that a damaged header may promise
-        except ValueError as error:
-            assert str(error).startswith(f"picture of {len(broken)} bytes: ")
-            assert "\n" not in str(error)
-        else:
             assert pixels.dtype == torch.uint8
             assert tuple(pixels.shape[1:]) == measure(broken)[0]
+        except ValueError as error:
+            message = str(error)
+        assert message is None or re.fullmatch(rf"picture of {len(broken)} bytes: .+", message)
 
 
 def test_threads_keep_pillow_silent_and_leave_the_filters_alone() -> None:
     file, filters = broken_exif(), list(warnings.filters)
     with ThreadPoolExecutor(8) as pool:
         sizes = set(pool.map(lambda _: tuple(load(file).shape), range(200)))
-    assert sizes == {(3, 30, 41)}
+    assert sizes == {(3, 41, 30)}
     assert warnings.filters == filters
 
 
 def test_the_corpus_does_make_pillow_warn() -> None:
-    import io
-
     with pytest.warns(UserWarning, match="Corrupt EXIF data"):
         Image.open(io.BytesIO(broken_exif())).getexif()

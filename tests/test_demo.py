@@ -156,7 +156,7 @@ def test_files_of_the_users_are_shown_and_not_asked_about(tmp_path):
     )
     plans, positions = screen.tables
     assert [row[0] for row in plans[1:]] == ["mine.png", "clip.webp"]
-    assert positions[5][1] == "video:8x18x26+6"
+    assert positions[5][1] == "video:2x18x26+6"
     assert any("glyph grids only" in words for words in screen.said)
     assert "glyph grids only" in report.read_text(encoding="utf-8")
 

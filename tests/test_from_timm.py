@@ -15,12 +15,13 @@ from mrope.vision import patchify
 from mrope.vision.from_timm import from_timm
 from mrope.vision.vit import VisionEncoder
 
-TINY: dict[str, Any] = {"embed_dim": 48, "num_heads": 3}
+TINY: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 
 
 def create(name: str, **options: Any) -> Any:
     """A model of two blocks with random weights, all of which count."""
-    model = timm.create_model(name, pretrained=False, **({"depth": 2} | options))
+    options.setdefault("depth", 2)
+    model: Any = timm.create_model(name, pretrained=False, **options)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter += 0.05 * torch.randn_like(parameter)
@@ -83,6 +84,7 @@ def test_their_own_size(name: str, options: dict[str, Any], size: tuple[int, int
 ANY_SIZE = [
     ("vit_small_patch16_224", TINY | {"dynamic_img_size": True}),
     ("eva02_tiny_patch14_224", {"dynamic_img_size": True}),
+    ("vit_pe_core_base_patch16_224", TINY | {"dynamic_img_size": True}),
     ("vit_small_patch16_dinov3", {}),
     ("vit_small_patch16_dinov3_qkvb", TINY),
     ("vit_small_patch16_dinov3", TINY | {"swiglu_mlp": True, "swiglu_align_to": 64, "attn_only_layer_scale": True}),
@@ -145,7 +147,7 @@ def test_patches_of_a_family(name: str) -> None:
     encoder = from_timm(model, family=family)
     height, width = 4 * family.factor, 7 * family.factor
     picture = torch.from_numpy(noise(height, width)).permute(2, 0, 1)
-    patches = patchify(picture, family, **({} if family.image_tokens is None else {"min_tokens": 1}))
+    patches = patchify(picture, family, min_tokens=None if family.image_tokens is None else 1)
     assert patches.plans[0].resized == (height, width)
     pixels = (picture / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
     with torch.no_grad():
@@ -233,7 +235,7 @@ def test_every_parameter_has_a_place_or_is_named() -> None:
         ("resnet18", {}, "it is a ResNet; expected timm's VisionTransformer, Eva or NaFlexVit"),
         ("deit_tiny_distilled_patch16_224", TINY, "it is a VisionTransformerDistilled"),
         ("vit_base_patch16_rpn_224", TINY, "block 0 is a ResPostBlock"),
-        ("vit_dlittle_patch16_reg1_gap_256", {}, "block 0 attends by DiffAttention"),
+        ("vit_dlittle_patch16_reg1_gap_256", {"depth": 1}, "block 0 attends by DiffAttention"),
         ("eva02_enormous_patch14_clip_224", TINY, "block 0 is a EvaBlockPostNorm"),
         ("vit_small_patch16_224", TINY | {"patch_size": (16, 8)}, "its patches are of 16 x 8 pixels and 3 channels"),
         ("vit_small_patch16_224", TINY | {"in_chans": 1}, "its patches are of 16 x 16 pixels and 1 channels"),
@@ -254,7 +256,7 @@ def test_every_parameter_has_a_place_or_is_named() -> None:
     ids=lambda value: str(value)[:40],
 )
 def test_what_is_not_converted_is_refused(name: str, options: dict[str, Any], message: str) -> None:
-    model = timm.create_model(name, pretrained=False, **({} if name == "resnet18" else {"depth": 1} | options))
+    model = timm.create_model(name, pretrained=False, **options)
     with pytest.raises(ValueError, match=f"^the model is not converted: .*{message}"):
         from_timm(model)
 

@@ -146,7 +146,7 @@ def test_refused(arguments: Any, threads: int, message: str) -> None:
 
 
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrope.vision.fused._installed", lambda: False)
+    monkeypatch.setattr("mrope.vision.fused.installed", lambda: False)
     assert isinstance(unfit(STEP, PIXELS), ImportError)
     with pytest.raises(ImportError, match=r"mrope\[fast\]"):
         fill_(STEP, PIXELS, torch.zeros(3, 256))

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import Qwen2VLImageProcessor, Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 
 from mrope import Family, family
-from mrope.vision import Patches, load, patchify, patchify_video, plan, unpatchify
+from mrope.vision import Patches, load, patchify, patchify_video, plan, plan_video, read_clip, unpatchify
 
 QWEN2, QWEN3 = family("qwen2-vl"), family("qwen3-vl")
 FAMILIES = pytest.mark.parametrize("record", [QWEN2, QWEN3], ids=lambda record: record.name)
@@ -185,10 +185,15 @@ def test_animated_files(kind: str, tmp_path: Path) -> None:
             [torch.from_numpy(np.array(frame.convert("RGB"))) for frame in ImageSequence.Iterator(file)]
         )
     expected = patchify_video(frames.permute(0, 3, 1, 2), QWEN2, fps=4.0)
-    patches = patchify_video(path, QWEN2)
+    whole = read_clip(path, indices=range(3))
+    patches = patchify_video(whole, QWEN2)
     assert_same(patches, (expected.values, expected.grids))
     assert patches.plans == (replace(expected.plans[0], source=str(path)),)
-    assert patches.plans == (QWEN2.plan_video(path),)
+    assert patches.plans == (plan_video(whole, QWEN2),)
+    sampled, again = patchify_video(path, QWEN2), patchify_video(read_clip(path, QWEN2), QWEN2)
+    assert_same(sampled, (again.values, again.grids))
+    assert sampled.plans == again.plans == (QWEN2.plan_video(path),)
+    assert sampled.plans[0].frames == 2
 
 
 def test_inputs_are_not_written_to() -> None:
@@ -216,7 +221,7 @@ def test_errors_name_the_picture(tmp_path: Path) -> None:
     [
         (torch.zeros(4, 60, 90, 3, dtype=torch.uint8), r"shape \(4, 60, 90, 3\); expected uint8 \(frames, 3, H, W\)"),
         (torch.zeros(4, 3, 60, 90), "torch.float32 of shape"),
-        (torch.zeros(0, 3, 60, 90, dtype=torch.uint8), "frames is 0"),
+        (torch.zeros(0, 3, 60, 90, dtype=torch.uint8), r"shape \(0, 3, 60, 90\); expected"),
     ],
 )
 def test_refused_frames(frames: Tensor, message: str) -> None:

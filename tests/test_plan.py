@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as smart_resize_clip
 
 from mrope import Family, family
-from mrope.vision import Part, Plan, plan, plan_video
+from mrope.vision import Part, Plan, clip_of, plan, plan_video, read_clip
 
 QWEN2, QWEN25, QWEN3 = (family(name) for name in ("qwen2-vl", "qwen2.5-vl", "qwen3-vl"))
 SIDES = st.one_of(st.integers(1, 300), st.integers(1, 6000))
@@ -273,12 +273,39 @@ def test_animated_files_know_their_rate(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "clip"
     frames = [Image.new("RGB", (60, 40), (50 * k, 0, 0)) for k in range(5)]
     frames[0].save(path, kind, save_all=True, append_images=frames[1:], duration=[100, 300, 200, 200, 200])
-    planned = plan_video(path, QWEN25)
-    assert (planned.frames, planned.original, planned.source) == (5, (40, 60), str(path))
-    assert planned.seconds == pytest.approx(2 * 0.2)
-    assert plan_video(path, QWEN25, fps=1.0).seconds == 2.0
+    planned = plan_video(path, QWEN25, fps=5.0)  # as many as there are, in whole temporal patches
+    assert (planned.frames, planned.original, planned.source) == (4, (40, 60), str(path))
+    assert planned.seconds == pytest.approx(1.0 / 2)
+    assert planned.times == pytest.approx((0.05, 0.5))
+    whole = plan_video(read_clip(path, indices=range(5)), QWEN25)
+    assert (whole.frames, whole.original, whole.source) == (5, (40, 60), str(path))
+    assert whole.times == pytest.approx((0.05, 0.5, 0.8))
 
 
 def test_a_still_file_is_a_clip_of_one_frame_without_a_rate() -> None:
     planned = plan_video(encoded(photograph("chelsea"), "PNG"), QWEN2)
-    assert (planned.frames, planned.grid[0], planned.seconds) == (1, 1, None)
+    assert (planned.frames, planned.grid[0], planned.seconds) == (2, 1, None)
+
+
+def test_a_clip_of_known_pace_has_its_time_stamps_counted() -> None:
+    planned = plan_video((60, 720, 1280), QWEN3, fps=1.0)
+    assert planned.times == tuple(0.5 + 2 * step for step in range(30))
+    # "<0.5 seconds>" is six tokens, "<10.5 seconds>" seven; two more are around each step.
+    assert planned.prompt_tokens == 11_700 + 5 * 6 + 25 * 7 + 30 * 2
+    assert planned.spans is not None
+    assert QWEN3.positions(planned.spans).length == planned.prompt_tokens
+    assert plan_video((60, 720, 1280), QWEN3).prompt_tokens is None
+    glm = family("glm46v")
+    assert plan_video((60, 720, 1280), glm, fps=1.0).prompt_tokens is None  # nobody knows how its digits are split
+    exact = plan_video((60, 720, 1280), glm, fps=1.0, tokenizer=lambda text: list(range(len(text))))
+    assert exact.spans is not None
+    stamps = sum(len(f"{time:.1f} seconds") for time in exact.times or ())
+    assert exact.prompt_tokens == glm.positions(exact.spans).length == exact.tokens + stamps + 30 * 2 + 2
+
+
+def test_what_only_a_file_can_do_is_refused() -> None:
+    for options, why in (({"frames": 3}, "frames is 3; source is no file"), ({"max_frames": 3}, "max_frames is 3")):
+        with pytest.raises(ValueError, match=why):
+            plan_video((5, 64, 64), QWEN2, **options)
+    with pytest.raises(ValueError, match=r"fps is 2\.0; source is a Clip, which was sampled already"):
+        plan_video(clip_of([np.zeros((64, 64), np.uint8)], fps=1), QWEN2, fps=2.0)

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 import torch
 from pictures import encoded, noise, photograph
+from PIL import Image
 from sources import ROOT
 
 import mrope
 from mrope.vision import Patches, patchify
-from mrope.vision import pool as module
 from mrope.vision.pool import Failure, patchify_all
 
 QWEN2 = mrope.family("qwen2-vl")
@@ -56,7 +56,7 @@ def test_order_does_not_depend_on_who_is_done_first(monkeypatch: pytest.MonkeyPa
         time.sleep(0.1 if source.shape[0] == 30 else 0)
         return patchify(source, *given, **settings)
 
-    monkeypatch.setattr(module, "patchify", slow)
+    monkeypatch.setattr("mrope.vision.pool.patchify", slow)
     found = [outcome.plans[0].original for outcome in patchify_all(pictures(), QWEN2, workers=3)]
     assert found == SIZES
 
@@ -72,6 +72,16 @@ def test_settings_reach_patchify(name: str, value: str) -> None:
         small.values.shape[0]
         == patchify(noise(100, 9), QWEN2, min_tokens=1, max_tokens=2, conflict="family").plans[0].patches
     )
+
+
+def test_settings_of_loading_reach_load() -> None:
+    sheet = encoded(Image.new("RGBA", (30, 60), (0, 0, 0, 0)), "PNG")
+    (patches,) = patchify_all([sheet], QWEN2, background=(255, 0, 0), dtype="uint8")
+    assert isinstance(patches, Patches)
+    assert patches.values.view(-1, 3, 14 * 14)[:, :, 0].unique(dim=0).tolist() == [[255, 0, 0]]
+    stream = patchify_all([sheet], QWEN2, max_pixels=100, on_error="skip")
+    assert list(stream) == []
+    assert "max_pixels=100" in str(stream.skipped[0].error)
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(1, 0), (2, 0), (2, 3)])
@@ -174,14 +184,14 @@ def test_whatever_happens_in_one_picture_the_others_come(monkeypatch: pytest.Mon
             raise MemoryError("no room")
         return patchify(source, *given, **settings)
 
-    monkeypatch.setattr(module, "patchify", fragile)
+    monkeypatch.setattr("mrope.vision.pool.patchify", fragile)
     stream = patchify_all(pictures(), QWEN2, workers=2, on_error="skip")
     assert len(list(stream)) == len(SIZES) - 1
     assert isinstance(stream.skipped[0].error, MemoryError)
 
 
 def test_a_missing_package_is_no_picture_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrope.vision.fused._installed", lambda: False)
+    monkeypatch.setattr("mrope.vision.fused.installed", lambda: False)
     with pytest.raises(ImportError, match=r"mrope\[fast\]"):
         list(patchify_all(pictures(), QWEN2, on_error="skip", impl="numba"))
 
@@ -218,7 +228,7 @@ def test_torch_keeps_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.join()
         return found[0]
 
-    monkeypatch.setattr(module, "patchify", watched)
+    monkeypatch.setattr("mrope.vision.pool.patchify", watched)
     torch.set_num_threads(3)
     try:
         list(patchify_all(pictures(), QWEN2, workers=2))

@@ -97,7 +97,7 @@ class Cells(HTMLParser):
 def test_the_page_fetches_nothing(page):
     cells = Cells(page)
     assert cells.open == []
-    assert len(cells.fetched) >= 2 + 4 + 2
+    assert len(cells.fetched) >= 1 + 2 + 2
     assert all(source.startswith("data:image/") for source in cells.fetched)
     assert "<script" not in page
     assert "@import" not in page

@@ -16,6 +16,7 @@ from torchvision.transforms.v2.functional import resize as reference
 
 from mrope.vision.pages import fresh
 from mrope.vision.resize import Filter, interleaved, resize
+from mrope.vision.strips import strips
 
 MODES: dict[Filter, InterpolationMode] = {
     "bicubic": InterpolationMode.BICUBIC,
@@ -48,6 +49,50 @@ def test_any_size_equals_torchvision(sides: tuple[int, int], size: tuple[int, in
     assume(size != (1, 1))  # torch stops at an internal error there, if the pixels are planes
     pixels = torch.randint(0, 256, (*sides, 3), dtype=torch.uint8).permute(2, 0, 1)
     assert torch.equal(resize(pixels, size, filter=kind), expected_of(pixels, size, kind))
+
+
+@FILTERS
+@pytest.mark.parametrize("rows", [1, 28, 100, 900])
+@pytest.mark.parametrize("size", [(280, 420), (476, 644), (400, 602), (399, 600), (28, 1400), (400, 600)], ids=str)
+def test_strips_are_the_whole_in_pieces(kind: Filter, rows: int, size: tuple[int, int]) -> None:
+    for pixels in (photo(), photo().contiguous()):
+        found = [strip.clone() for strip in strips(pixels, size, rows, filter=kind)]
+        assert [strip.shape[1] for strip in found[:-1]] == [rows] * ((size[0] - 1) // rows)
+        assert torch.equal(torch.cat(found, dim=1), resize(pixels, size, filter=kind))
+    assert torch.equal(pixels, photo())
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    sides=some.tuples(SIDES, SIDES), size=some.tuples(some.integers(1, 300), SIDES), rows=some.integers(1, 40),
+    kind=some.sampled_from(sorted(MODES)), seed=some.integers(0, 9),
+)  # fmt: skip
+def test_strips_of_any_size(sides: tuple[int, int], size: tuple[int, int], rows: int, kind: Filter, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    # Black and white are where rounding and clipping show.
+    pixels = (torch.randint(0, 2, (*sides, 3), generator=generator) * 255).to(torch.uint8).permute(2, 0, 1)
+    found = torch.cat([strip.clone() for strip in strips(pixels, size, rows, filter=kind)], dim=1)
+    assert torch.equal(found, resize(pixels, size, filter=kind))
+
+
+@FILTERS
+def test_strips_without_numba_or_whole_numbers(kind: Filter, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = resize(photo(), (476, 644), filter=kind)
+    with monkeypatch.context() as patched:
+        patched.setattr("mrope.vision.fused.installed", lambda: False)
+        assert torch.equal(torch.cat(list(strips(photo(), (476, 644), 28, filter=kind)), dim=1), expected)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    found = torch.cat(list(strips(photo(), (476, 644), 28, filter=kind)), dim=1)
+    assert torch.equal(found, resize(photo(), (476, 644), filter=kind))
+
+
+def test_strips_refuse_what_resize_refuses() -> None:
+    for size, rows, message in [((5, 6), 0, "rows is 0"), ((0, 6), 3, "height is 0"), ((6, 0), 3, "width is 0")]:
+        with pytest.raises(ValueError, match=message):
+            next(strips(photo(), size, rows))
+    with pytest.raises(ValueError, match="are none"):
+        next(strips(torch.zeros(3, 0, 7, dtype=torch.uint8), (5, 6), 3))
 
 
 def weights(source: int, target: int, support: float, kind: Filter) -> np.ndarray:

@@ -42,7 +42,7 @@ each_kind = pytest.mark.parametrize("kind", KINDS)
 GRIDS = torch.tensor([[1, 6, 6], [3, 4, 10], [1, 12, 2], [1, 6, 8], [1, 14, 26], [2, 2, 2], [1, 4, 10]])
 
 
-def drawn(module: nn.Module) -> nn.Module:
+def drawn(module: nn.Module) -> Any:
     """A module whose position table is random and whose patch embedding gives zeros: its output is the table alone."""
     for name, parameter in module.named_parameters():
         nn.init.normal_(parameter) if "pos" in name else nn.init.zeros_(parameter)
@@ -97,18 +97,20 @@ def glm_image(grids: Tensor) -> tuple[Tensor, Tensor]:
 
 def paddleocr(grids: Tensor) -> tuple[Tensor, Tensor]:
     config = PaddleOCRVisionConfig(hidden_size=DIM, image_size=SIDE * PATCH, patch_size=PATCH)
-    module: Any = drawn(PaddleOCRVisionEmbeddings(config))
+    module = drawn(PaddleOCRVisionEmbeddings(config))
     return module.position_embedding.weight.view(SIDE, SIDE, DIM), module(pixels(grids)[None], grids)
 
 
 def cosmos3_edge(grids: Tensor) -> tuple[Tensor, Tensor]:
     table = torch.randn(SIDE, SIDE, DIM)
-    return table, Cosmos3EdgeVisionEmbeddings.resize_positional_embeddings(table, grids, 2)
+    module: Any = Cosmos3EdgeVisionEmbeddings
+    return table, module.resize_positional_embeddings(table, grids, 2)
 
 
 def siglip2(grids: Tensor) -> tuple[Tensor, Tensor]:
     table, most = torch.randn(SIDE, SIDE, DIM), int(grids[:, 1:].prod(1).max())
-    padded = Siglip2VisionEmbeddings.resize_positional_embeddings(table, grids[:, 1:], most)
+    module: Any = Siglip2VisionEmbeddings
+    padded = module.resize_positional_embeddings(table, grids[:, 1:], most)
     return table, torch.cat(
         [rows[: h * w].repeat(t, 1) for rows, (t, h, w) in zip(padded, grids.tolist(), strict=True)]
     )
@@ -131,7 +133,7 @@ def hy_v4(grids: Tensor) -> tuple[Tensor, Tensor]:
 
 def minicpm(grids: Tensor) -> tuple[Tensor, Tensor]:
     config = MiniCPMV4_7VisionConfig(hidden_size=DIM, image_size=SIDE * PATCH, patch_size=PATCH)
-    module: Any = drawn(MiniCPMV4_7VisionEmbeddings(config))
+    module = drawn(MiniCPMV4_7VisionEmbeddings(config))
     flat = torch.cat([torch.tensor([[h, w]] * t) for t, h, w in grids.tolist()])
     strip = torch.zeros(1, 3, PATCH, PATCH * int(flat.prod(1).sum()))
     return module.position_embedding.weight.view(SIDE, SIDE, DIM), module(strip, flat)[0]
@@ -215,10 +217,9 @@ def test_naflexvits_of_timm(
 
 def by_torch(table: Tensor, grid: tuple[int, int], kind: TableKind) -> Tensor:
     """(h * w, C) by torch's own resampling."""
-    if (
-        kind.endswith("antialias") and grid[1] == 1 < grid[0]
-    ):  # torch 2.14 on the CPU gets one column wrong, not one row
-        return by_torch(table.transpose(0, 1), grid[::-1], kind)
+    h, w = grid
+    if kind.endswith("antialias") and w == 1 < h:  # torch 2.14 on the CPU gets one column wrong, but not one row
+        return by_torch(table.transpose(0, 1), (w, h), kind)
     planes = table.movedim(-1, 0)[None]
     mode = "bicubic" if kind.startswith("bicubic") else "bilinear"
     if kind == "bilinear-shifted":

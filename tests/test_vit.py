@@ -12,6 +12,7 @@ import torch
 from pictures import noise
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import mrope
 from mrope.attention import Mask, attend
@@ -375,9 +376,7 @@ def test_memory_does_not_grow_with_the_square_of_the_batch() -> None:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal largest
             out = func(*args, **(kwargs or {}))
-            largest = max(
-                [largest, *(one.numel() for one in torch.utils._pytree.tree_leaves(out) if torch.is_tensor(one))]
-            )
+            largest = max([largest, *(one.numel() for one in tree_leaves(out) if torch.is_tensor(one))])
             return out
 
     encoder = made(SMALL, AxialRope(12))
@@ -512,7 +511,7 @@ def test_refused_encodings() -> None:
 
 def test_patches_without_a_plan_are_patches_too() -> None:
     with pytest.raises(ValueError, match="expected int64"):
-        VisionEncoder(SMALL)(Patches(torch.zeros(0, 12), torch.zeros(0, 3).long(), (), (0.0,) * 3, (1.0,) * 3))
+        VisionEncoder(SMALL)(Patches(torch.zeros(0, 12), torch.zeros(0, 3).long(), (), (0, 0, 0), (1, 1, 1)))
 
 
 @pytest.mark.gpu

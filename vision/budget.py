@@ -13,6 +13,7 @@ from jaxtyping import Int64
 from mrope.checks import Number, one_of, positive, whole
 from mrope.families import Family
 
+from .files import name_of, naming
 from .load import Picture, measure
 from .plan import Plan, Size
 from .planning import plan, plan_sizes
@@ -72,6 +73,9 @@ def plan_many(
     weights = np.array([positive("priorities", one) for one in _each("priorities", priorities, len(sizes), 1)])
     least = np.array([whole("floors", one, 1) for one in _each("floors", floors, len(sizes), 1)])
     shared = _Shared(sizes, family, min_tokens, max_tokens, count)
+    for misfit in np.flatnonzero(shared.needed == 0).tolist():  # which is refused in words of its own
+        with naming(name_of(sources[misfit]) or f"picture {misfit}"):
+            plan(tuple(sizes[misfit].tolist()), family, min_tokens=min_tokens, max_tokens=max_tokens)
     limits = shared.share(budget, least, weights / weights.max())
     return [
         plan(one, family, min_tokens=min_tokens, max_tokens=max_tokens if own else limit)
@@ -86,7 +90,7 @@ class _Shared:
         self, sizes: np.ndarray, family: Family, min_tokens: int | None, max_tokens: int | None, count: Counted
     ) -> None:
         self.sizes, self.family, self.min_tokens, self.count = sizes, family, min_tokens, count
-        full = plan_sizes(sizes, family, min_tokens=min_tokens, max_tokens=max_tokens)
+        full = plan_sizes(sizes, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict="skip")
         self.needed = full.tokens
         self.full = np.stack([full.tokens, full.prompt_tokens])
         self.bottom = 1 if family.image_tokens is None else family.image_tokens[0]

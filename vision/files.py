@@ -114,21 +114,22 @@ def _identified(file: io.BytesIO | io.BufferedReader) -> ImageFile:
         raise ValueError("the file is empty")
     if prefix.startswith(b"%PDF-"):
         raise ValueError("a PDF holds pages; give the pages that pdf_pages makes of it")
-    tried = set(_OUTSIDE)
+    tried: set[str] = set(_OUTSIDE)
     for find_plugins in (Image.preinit, Image.init):  # the common formats, then all
         find_plugins()
-        for name in [name for name in Image.ID if name not in tried]:
-            tried.add(name)
-            factory, accepts = Image.OPEN[name]
-            answer = accepts is None or accepts(prefix)
-            if not answer or isinstance(answer, str):  # a string says why Pillow was built without this format
-                continue
-            file.seek(0)
-            try:
-                with _silence():
+        plugins = [Image.OPEN[name] for name in Image.ID if name not in tried]
+        tried.update(Image.ID)
+        answers = [(factory, accepts and accepts(prefix)) for factory, accepts in plugins]
+        # A string says why Pillow was built without this format; None, that the format has no first bytes of its own.
+        known = [factory for factory, answer in answers if answer and not isinstance(answer, str)]
+        unsure = [factory for factory, accepts in plugins if accepts is None]
+        with _silence():
+            for factory in (*known, *unsure):
+                file.seek(0)
+                try:
                     return factory(file, "")
-            except (SyntaxError, IndexError, TypeError, struct.error):
-                continue  # another format with the same first bytes
+                except (SyntaxError, IndexError, TypeError, struct.error):
+                    continue  # another format with the same first bytes
     raise ValueError(f"not a picture in a format that Pillow reads; it starts with {prefix!r}")
 
 

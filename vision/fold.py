@@ -6,7 +6,7 @@ Letters: N patches, E channels of the embedding, T frames and p pixels a side of
 from __future__ import annotations
 
 import math
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float, Shaped
@@ -100,7 +100,7 @@ def fold_normalization(
         return _made(embed, spread / 255, bias, order)
 
 
-def _canonical(embed: nn.Module, temporal_patch: int, order: PatchOrder) -> Tensor:
+def _canonical(embed: Any, temporal_patch: int, order: PatchOrder) -> Tensor:
     """The weights as (E, 3, T, S): channels, frames and the pixels of one frame."""
     last = order.endswith("channels-last")
     if isinstance(embed, nn.Linear):
@@ -132,20 +132,22 @@ def _canonical(embed: nn.Module, temporal_patch: int, order: PatchOrder) -> Tens
 
 
 def _made(
-    embed: nn.Module, canonical: Tensor, bias: Tensor, order: PatchOrder
+    embed: nn.Linear | nn.Conv2d | nn.Conv3d, canonical: Tensor, bias: Tensor, order: PatchOrder
 ) -> BytesLinear | BytesConv2d | BytesConv3d:
     out, _, t, _ = canonical.shape
     if isinstance(embed, nn.Linear):
         weight = canonical.permute(0, 3, 1, 2) if order.endswith("channels-last") else canonical
         made, weight = BytesLinear(canonical[0].numel(), out, device="meta"), weight.flatten(1)
-    elif isinstance(embed, nn.Conv2d):
-        weight = canonical.view(out, 3, *embed.kernel_size)
-        made = BytesConv2d(3, out, embed.kernel_size, embed.stride, dilation=embed.dilation, device="meta")
     else:
-        assert isinstance(embed, nn.Conv3d)
-        kernel, stride = (t, *embed.kernel_size[1:]), (min(t, embed.stride[0]), *embed.stride[1:])
+        kernel: Any = embed.kernel_size
+        stride: Any = embed.stride
+        dilation: Any = embed.dilation
+        if isinstance(embed, nn.Conv3d):
+            kernel, stride = (t, *kernel[1:]), (min(t, stride[0]), *stride[1:])
+        made = (BytesConv3d if isinstance(embed, nn.Conv3d) else BytesConv2d)(
+            3, out, kernel, stride, dilation=dilation, device="meta"
+        )
         weight = canonical.view(out, 3, *kernel)
-        made = BytesConv3d(3, out, kernel, stride, dilation=embed.dilation, device="meta")
     source = embed.weight
     dtype = torch.promote_types(source.dtype, torch.float32)
     made.weight, made.bias = (

@@ -112,7 +112,7 @@ class _Conversion:
     def _stem(self, family: Family | None) -> dict[str, Any]:
         from timm.layers.patch_embed import PatchEmbed
 
-        stem = self.model.embeds if self.flexible else self.model.patch_embed
+        stem: Any = self.model.embeds if self.flexible else self.model.patch_embed
         name = "embeds" if self.flexible else "patch_embed"
         if not self.flexible and type(stem) is not PatchEmbed:
             _refuse(f"its patches are embedded by {type(stem).__name__}")

@@ -30,7 +30,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.uint8)
 
 def unfit(step: Tensor, pixels: Tensor) -> Exception | None:
     """Why Numba cannot write these patches; None if it can."""
-    if not _installed():
+    if not installed():
         return ImportError("impl 'numba' needs Numba, which is not installed: pip install 'mrope[fast]'")
     if step.device.type != "cpu" or pixels.device.type != "cpu":
         return ValueError(
@@ -42,7 +42,8 @@ def unfit(step: Tensor, pixels: Tensor) -> Exception | None:
 
 
 @functools.cache
-def _installed() -> bool:
+def installed() -> bool:
+    """Whether Numba is there."""
     return find_spec("numba") is not None
 
 
@@ -107,9 +108,13 @@ def _kernel(patch: int, frames: int, dense: bool) -> Callable[..., None]:
 
     `dense`: the pixels of one channel and frame lie side by side.
     """
+    return compiled(_fill(patch, frames, dense))
+
+
+def compiled(function: Callable[..., None]) -> Callable[..., None]:
+    """The function compiled by Numba when it is first called, to run beside other threads of Python."""
     import numba
 
-    function = _fill(patch, frames, dense)
     try:
         return numba.njit(nogil=True, cache=True)(function)
     except RuntimeError:  # neither this folder nor one of the user's can be written to

@@ -125,12 +125,15 @@ def measure(picture: Picture) -> tuple[tuple[int, int], int]:
     return size_of(picture, orientation), orientation
 
 
-def decode_jpeg_on(file: File, device: torch.device | str, *, max_pixels: int = MAX_PIXELS) -> UInt8[Tensor, "3 h w"]:
+def decode_jpeg_on(
+    file: File, device: torch.device | str, *, background: Background = "white", max_pixels: int = MAX_PIXELS
+) -> UInt8[Tensor, "3 h w"]:
     """The pixels of a JPEG file, upright, decoded on a device: on CUDA by nvJPEG, a level or two from libjpeg's.
 
     Args:
         file: path or bytes of a file. What is no plain JPEG (gray or colour, complete) is loaded on the CPU and moved.
         device: where the pixels come to be.
+        background: as in `load`.
         max_pixels: as in `load`.
 
     Raises:
@@ -141,7 +144,7 @@ def decode_jpeg_on(file: File, device: torch.device | str, *, max_pixels: int = 
         pixels = _jpeg(image, device)
         if pixels is not None:
             return _turned(pixels, orientation_of(image))
-    return load(file, max_pixels=max_pixels).to(device)
+    return load(file, background=background, max_pixels=max_pixels).to(device)
 
 
 def to_tensor(image: Image, orientation: int, *, background: Background = "white") -> UInt8[Tensor, "3 h w"]:
@@ -196,9 +199,11 @@ def _jpeg(image: ImageFile, device: torch.device | str) -> Tensor | None:
 
 def _decoded(image: Image) -> Image:
     """A PIL image with its pixels, those of 16 bits a colour rounded: Pillow itself drops their lower bytes."""
-    tiles = getattr(image, "tile", [])
+    from PIL.ImageFile import ImageFile
+
+    tiles = image.tile if isinstance(image, ImageFile) else []
     lower = [tile._replace(args=args) for tile in tiles if (args := _lower_bytes(tile.args)) is not None]
-    if not lower or len(lower) < len(tiles) or image.mode not in ("RGB", "RGBA"):
+    if not isinstance(image, ImageFile) or not lower or len(lower) < len(tiles) or image.mode not in ("RGB", "RGBA"):
         image.load()
         return image
     # Twice from the file, so that the image of a caller stays as it is and decodes to the same again.

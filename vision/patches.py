@@ -15,8 +15,8 @@ In raster order patches run row by row of the picture.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, get_args
 
@@ -25,15 +25,20 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
-from mrope.checks import one_of
+from mrope.checks import Number, one_of
 from mrope.families import Family, PatchOrder
 
 from . import fused
-from .files import File, frames_of, is_file, naming, opened, rate_of, turns_itself
-from .load import Picture, as_tensor, load, to_tensor
+from .clips import Clip
+from .files import MAX_PIXELS, File, is_file, naming
+from .fitting import check_clips
+from .footage import footage
+from .load import Background, Picture, decode_jpeg_on, load
 from .orders import by_token
-from .plan import Part, Plan
-from .planning import Resized, plan, plan_animation, plan_frames
+from .pdf import PdfPage, render
+from .plan import Part, Plan, Resized, Size
+from .planning import plan, plan_footage, plan_video
+from .prompt import Tokenizer
 from .resize import resize
 
 Colour = tuple[float, float, float]
@@ -92,6 +97,8 @@ def patchify(
     max_tokens: int | None = None,
     conflict: Literal["error", "pad", "tile", "family"] = "error",
     plans: Sequence[Plan] | None = None,
+    background: Background = "white",
+    max_pixels: int = MAX_PIXELS,
     dtype: Dtype = "float32",
     out: Out | None = None,
     device: torch.device | str | None = None,
@@ -100,7 +107,8 @@ def patchify(
     """The patches of one picture or of a list, as `plan` foresees them.
 
     Values are equal to those of transformers' image processor (torchvision backend on the CPU) for the same pixels.
-    Pictures are decoded and resized one after the other, each straight into its place in the result.
+    Pictures are decoded and resized one after the other, each straight into its place in the result; a page of a PDF is
+    rendered at the very size that its plan wants.
 
     Args:
         images: what `load` takes, or a list of that; what is `Resized` is not resized again.
@@ -108,11 +116,13 @@ def patchify(
         max_tokens: most LLM tokens of one picture, by default the family's.
         conflict: as in `plan`, without "skip".
         plans: what was planned for the pictures, one each; limits are those of the plans then.
+        background: as in `load`.
+        max_pixels: as in `load`.
         dtype: of the values. "uint8" leaves normalisation to the encoder: an eighth of the bytes for a picture.
         out: (N or more, V) of that dtype, whose first N rows become the values: a buffer that is used again costs no
             fresh memory.
-        device: where pictures are resized and values built, by default the CPU; there resizing may differ in the last
-            bit of a pixel from the CPU's.
+        device: where pictures are resized and values built, by default the CPU. On CUDA nvJPEG decodes plain JPEGs, and
+            pixels may differ by a level or two from the CPU's.
         impl: "eager" is plain torch, "numba" one compiled pass, "auto" the latter where it is installed and fits; they
             are equal to the bit.
 
@@ -140,18 +150,21 @@ def patchify(
     cutter = _Cutter(family, "picture", plans, dtype, out, device, impl)
     for name, picture, one in zip(names, pictures, plans, strict=True):
         with naming(name):
-            cutter.cut(picture.pixels if isinstance(picture, Resized) else load(picture), one)
+            cutter.cut(_pixels_at(picture, cutter.values.device, background, max_pixels), one)
     return cutter.patches()
 
 
 def patchify_video(
-    frames: UInt8[Tensor, "t 3 h w"] | np.ndarray | File,
+    source: Clip | Resized | File | UInt8[Tensor, "t 3 h w"] | np.ndarray,
     family: Family,
     *,
-    fps: float | None = None,
+    fps: Number | None = None,
+    frames: int | None = None,
+    max_frames: int | None = None,
     min_tokens: int | None = None,
     max_tokens: int | None = None,
     conflict: Literal["error", "family"] = "error",
+    tokenizer: Tokenizer | None = None,
     dtype: Dtype = "float32",
     out: Out | None = None,
     device: torch.device | str | None = None,
@@ -160,21 +173,24 @@ def patchify_video(
     """The patches of one clip, as `plan_video` foresees them.
 
     Values are equal to those of transformers' video processor for the same frames. The last frame is repeated until
-    the frames fill whole temporal patches; no frame is left out.
+    the frames fill whole temporal patches; no frame is left out. Frames of a file are decoded one after the other.
 
     Args:
-        frames: (frames, 3, height, width) uint8, or path or bytes of an animated GIF, WebP or PNG.
-        fps: frames a second; by default what the file says, unknown for frames.
+        source: what `plan_video` takes, but for a size.
+        fps: as in `plan_video`.
+        frames: as in `plan_video`.
+        max_frames: as in `plan_video`.
         min_tokens: as in `plan_video`.
         max_tokens: as in `plan_video`.
         conflict: as in `plan_video`.
+        tokenizer: as in `plan_video`.
         dtype: as in `patchify`; "uint8" keeps all frames of a temporal patch.
         out: as in `patchify`.
         device: as in `patchify`.
         impl: as in `patchify`.
 
     Raises:
-        OSError, ValueError, TypeError: as `plan_video`, or frames that are no uint8 (frames, 3, height, width).
+        OSError, ValueError, TypeError, ImportError: as `plan_video`.
 
     >>> import mrope
     >>> frames = torch.zeros(3, 3, 56, 84, dtype=torch.uint8)
@@ -182,29 +198,19 @@ def patchify_video(
     tensor([[2, 4, 6]])
     """
     one_of("conflict", conflict, ("error", "family"))
-    settings = (dtype, out, device, impl)
-    if not is_file(frames):
-        clip = _clip(frames)
-        size = (len(clip), clip.shape[2], clip.shape[3])
-        planned = plan_frames(size, family, fps, min_tokens, max_tokens, conflict)
-        return _patchify_frames(clip, planned, family, *settings)
-    planned = plan_animation(frames, family, fps, min_tokens, max_tokens, conflict)
-    durations: list[int | float | None] = []
-    patches = _patchify_frames(_decoded(frames, planned.orientation, durations), planned, family, *settings)
-    if fps is None and (rate := rate_of(durations)) is not None:
-        size = (planned.frames or 1, *planned.original)
-        timed = plan_frames(
-            size,
-            family,
-            rate,
-            min_tokens,
-            max_tokens,
-            conflict,
-            source=planned.source,
-            orientation=planned.orientation,
-        )
-        patches = replace(patches, plans=(timed,))
-    return patches
+    check_clips(family)
+    if isinstance(source, tuple):
+        raise TypeError(f"a clip is a path, bytes, Clip, array or tensor; {source} is a size, which plan_video takes")
+    if isinstance(source, Resized):
+        planned = plan_video(source, family, min_tokens=min_tokens, max_tokens=max_tokens)
+        pictures = iter(source.pixels)
+    else:
+        seen = footage(source, family, fps=fps, frames=frames, max_frames=max_frames)
+        planned = plan_footage(seen, family, min_tokens, max_tokens, conflict, tokenizer)
+        pictures = seen.pictures()
+    cutter = _Cutter(family, "clip", [planned], dtype, out, device, impl)
+    cutter.cut_clip(pictures, planned)
+    return cutter.patches()
 
 
 def unpatchify(patches: Patches) -> list[Tensor]:
@@ -265,13 +271,13 @@ class _Cutter:
         self.colours = scaled_colours(self.mean, self.std, self.values.device)
         self.steps = iter(list(_parts_of(self.values, self.plans, family.patch_order)))
 
-    def cut(self, pixels: Tensor, planned: Plan) -> None:
-        """Cut the next picture."""
+    def cut(self, pixels_at: Callable[[Size], Tensor], planned: Plan) -> None:
+        """Cut the next picture, of which `pixels_at` gives the pixels, at a size if it can choose."""
         whole = None
         for part in planned.parts:
             _, _, tokens = next(self.steps)
             if whole is None or whole.shape[1:] != part.resized:
-                whole = self.resized(pixels, planned, part)
+                whole = self.resized(pixels_at(part.resized), planned, part)
             self.fill(tokens[0], whole, part)
 
     def cut_clip(self, frames: Iterable[Tensor], planned: Plan) -> None:
@@ -325,6 +331,21 @@ class _Cutter:
         """What was cut."""
         grids = torch.tensor([part.grid for one in self.plans for part in one.parts])
         return Patches(self.values, grids, self.plans, self.mean, self.std, self.family.patch_order)
+
+
+def _pixels_at(
+    picture: Any, device: torch.device, background: Background, max_pixels: int
+) -> Callable[[Size], Tensor]:
+    """What gives the pixels of a picture: a page of a PDF at any size, and all else at its own, decoded once."""
+    if isinstance(picture, PdfPage):
+        return lambda size: render(picture, size, max_pixels=max_pixels)
+    if isinstance(picture, Resized):
+        pixels = picture.pixels
+    elif device.type == "cuda" and is_file(picture):
+        pixels = decode_jpeg_on(picture, device, background=background, max_pixels=max_pixels)
+    else:
+        pixels = load(picture, background=background, max_pixels=max_pixels)
+    return lambda _: pixels
 
 
 def fill_(
@@ -386,35 +407,3 @@ def _parts_of(values: Tensor, plans: Sequence[Plan], order: PatchOrder) -> Itera
             last = first + prod(part.grid)
             yield one, part, by_token(values[first:last], part.grid, patch=one.patch, merge=one.merge, order=order)
             first = last
-
-
-def _patchify_frames(
-    frames: Iterable[Tensor],
-    planned: Plan,
-    family: Family,
-    dtype: Dtype,
-    out: Tensor | None,
-    device: torch.device | str | None,
-    impl: Impl,
-) -> Patches:
-    cutter = _Cutter(family, "clip", [planned], dtype, out, device, impl)
-    cutter.cut_clip(frames, planned)
-    return cutter.patches()
-
-
-def _decoded(source: File, orientation: int, durations: list[int | float | None]) -> Iterator[Tensor]:
-    """The frames of a file one after the other; `durations` grows by how many milliseconds each lasts."""
-    with opened(source) as image:
-        turn = 1 if turns_itself(image) else orientation
-        for frame in frames_of(image):
-            durations.append(frame.info.get("duration"))
-            yield to_tensor(frame, turn)
-
-
-def _clip(frames: Any) -> Tensor:
-    clip = as_tensor(frames) if isinstance(frames, np.ndarray) else frames
-    if not isinstance(clip, Tensor):
-        raise TypeError(f"a clip is a path, bytes, array or tensor; got a {type(frames).__name__}")
-    if clip.dtype != torch.uint8 or clip.ndim != 4 or clip.shape[1] != 3:
-        raise ValueError(f"frames are {clip.dtype} of shape {tuple(clip.shape)}; expected uint8 (frames, 3, H, W)")
-    return clip

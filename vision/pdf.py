@@ -93,7 +93,7 @@ def render(page: PdfPage, size: tuple[int, int], *, max_pixels: int = MAX_PIXELS
         import pypdfium2.raw as pdfium
 
         if page.number > len(document):
-            raise ValueError(f"{page}: the file has {len(document)} pages")
+            raise ValueError(f"{page}: the last page of the file is {len(document)}")
         opened = document[page.number - 1]
         pixels = torch.full((height, width, 3), 255, dtype=torch.uint8)
         memory = ctypes.c_void_p(pixels.data_ptr())  # pdfium draws straight into the result

@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import get_args
 
+import torch
+from torch import Tensor
+
 from mrope.checks import one_of, whole
 from mrope.families import Boxes
 from mrope.spans import Grid, Span
@@ -59,6 +62,7 @@ class Plan:
         orientation: EXIF orientation that was applied, 1..8 (1: none).
         frames: frames of a clip before padding, None for a picture.
         seconds: seconds per temporal step of a clip, None if its frame rate is unknown.
+        times: of each temporal step of a clip, in seconds from its start, as the family tells them; None if unknown.
         temporal_merge: temporal steps that become one step of LLM tokens.
         spans: how a prompt declares it, with the markers and time stamps around it as text; None for a clip with time
             stamps whose tokens were not counted.
@@ -78,6 +82,7 @@ class Plan:
     orientation: int = 1
     frames: int | None = None
     seconds: float | None = None
+    times: tuple[float, ...] | None = None
     temporal_merge: int = 1
     spans: tuple[Span, ...] | None = None
     prompt_tokens: int | None = None
@@ -221,3 +226,25 @@ class Plan:
         """(down, across) pixels of the resized picture in those of the original."""
         (height, width), (new_height, new_width) = self.original, part.resized
         return sides[0] * height / new_height, sides[1] * width / new_width
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Resized:
+    """Pixels that have the size which their plan wants: they are never planned, nor resized, again.
+
+    Args:
+        pixels: (3, height, width) uint8, or (frames, 3, height, width) of a clip, as `unpatchify` gives them.
+        plan: whose one part they fill.
+    """
+
+    pixels: Tensor
+    plan: Plan
+
+    def __post_init__(self) -> None:
+        parts, clip = self.plan.parts, self.plan.frames
+        wanted = ((3, *parts[0].window) if clip is None else (clip, 3, *parts[0].window)) if len(parts) == 1 else None
+        if tuple(self.pixels.shape) != wanted or self.pixels.dtype != torch.uint8:
+            raise ValueError(
+                f"pixels are {self.pixels.dtype} of shape {tuple(self.pixels.shape)}; expected uint8 of {wanted}, which "
+                "the plan wants (a plan of several parts has no single size)"
+            )

@@ -9,37 +9,17 @@ from typing import Any, Literal, get_args, overload
 
 import numpy as np
 from jaxtyping import Bool, Int64
-from torch import Tensor
 
-from mrope.checks import one_of, positive, whole
+from mrope.checks import Number, one_of, whole
 from mrope.families import Family
 from mrope.spans import Span
 
-from .files import File, frames_in, frames_of, is_file, name_of, naming, opened, orientation_of, rate_of, size_of
+from .files import name_of, naming
 from .fitting import Conflict, check_clips, clip_part, measured, picture_limits, picture_parts, refuse
+from .footage import ClipSource, Footage, footage
 from .load import Picture, measure
-from .plan import Part, Plan, Size
-from .prompt import clip_spans, picture_spans, prompt_tokens
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Resized:
-    """Pixels that have the size which their plan wants: they are never planned, nor resized, again.
-
-    Args:
-        pixels: (3, height, width) uint8, as `unpatchify` gives them.
-        plan: whose one part they fill.
-    """
-
-    pixels: Tensor
-    plan: Plan
-
-    def __post_init__(self) -> None:
-        if len(self.plan.parts) != 1 or tuple(self.pixels.shape[-2:]) != self.plan.parts[0].window:
-            raise ValueError(
-                f"pixels of {tuple(self.pixels.shape[-2:])} (height, width) do not fill a plan of "
-                f"{[part.window for part in self.plan.parts]}; expected one part of that size"
-            )
+from .plan import Part, Plan, Resized, Size
+from .prompt import Tokenizer, clip_spans, picture_spans, prompt_tokens
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,18 +91,20 @@ def plan(source, family, *, min_tokens=None, max_tokens=None, conflict="error"):
     >>> import mrope
     >>> plan((480, 640), mrope.family("qwen2.5-vl")).tokens
     391
-    >>> [(part.corner, part.grid) for part in plan((9, 2048), mrope.family("qwen2.5-vl"), conflict="tile").parts]
+    >>> tiles = plan((9, 2048), mrope.family("qwen2.5-vl"), max_tokens=40, conflict="tile")
+    >>> [(part.corner, part.grid) for part in tiles.parts]
     [((0, 0), (1, 2, 74)), ((0, 1036), (1, 2, 72))]
     """
     one_of("conflict", conflict, get_args(Conflict))
     if isinstance(source, list):
         return [plan(one, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict) for one in source]
     if isinstance(source, Resized):
-        if min_tokens is not None or max_tokens is not None:
-            raise ValueError("min_tokens and max_tokens came with pixels that are resized to a plan already; drop them")
+        _refuse_limits(min_tokens, max_tokens)
         return source.plan
     if isinstance(source, tuple):
-        (height, width), orientation = _sides("a picture", source, ("height", "width")), 1
+        if len(source) != 2:
+            raise TypeError(f"the size of a picture is a tuple (height, width), got {source!r}")
+        (height, width), orientation = (whole("height", source[0], 1), whole("width", source[1], 1)), 1
     else:
         (height, width), orientation = measure(source)
     limits = picture_limits(family, min_tokens, max_tokens)
@@ -154,7 +136,7 @@ def plan_sizes(
 
     >>> import mrope
     >>> plan_sizes([(480, 640), (768, 1024)], mrope.family("hunyuan-vl")).prompt_tokens
-    array([318, 796])
+    array([319, 796])
     """
     one_of("conflict", conflict, ("error", "skip", "family"))
     original = np.asarray(sizes)
@@ -181,31 +163,42 @@ def plan_sizes(
 
 
 def plan_video(
-    source: tuple[int, int, int] | File,
+    source: ClipSource | Resized,
     family: Family,
     *,
-    fps: float | None = None,
+    fps: Number | None = None,
+    frames: int | None = None,
+    max_frames: int | None = None,
     min_tokens: int | None = None,
     max_tokens: int | None = None,
     conflict: Literal["error", "family"] = "error",
+    tokenizer: Tokenizer | None = None,
 ) -> Plan:
     """What `patchify_video` will make of a clip.
 
-    The limits, the family's as well as those given, are of each temporal step where the family limits frames, and of
-    the whole padded clip where it limits clips (`Family.video_budget`).
+    Of a file only the frames that the family's rule picks are planned, without decoding them. (Pillow decodes the
+    frames of an animated picture to tell how long they last.) The limits, the family's as well as those given, are of
+    each temporal step where the family limits frames, and of the whole padded clip where it limits clips
+    (`Family.video_budget`).
 
     Args:
-        source: (frames, height, width), or path or bytes of an animated GIF, WebP or PNG. Pillow decodes the frames of
-            such a file to tell how long they last, unless `fps` is given.
-        fps: frames a second, by default what the file says (frames over duration); None leaves `seconds` unknown.
+        source: (frames, height, width), a uint8 array or tensor (frames, 3, height, width), a `Clip`, or path or bytes
+            of a video (extra `video`) or an animated picture. Frames that are `Resized` keep their plan.
+        fps: frames a second: of a file, how many to pick, by default as the family does; of loose frames, how many
+            these are, and None leaves their times unknown.
+        frames: of a file, how many to pick, instead of `fps`.
+        max_frames: of a file, the most to pick, instead of the family's.
         min_tokens: least LLM tokens (the rule may round below it), by default the family's.
         max_tokens: most LLM tokens, by default the family's.
         conflict: "error" or "family", as in `plan`.
+        tokenizer: text -> its token ids, to count the tokens of time stamps exactly; by default they are counted where
+            each digit is known to be one token, and else `spans` and `prompt_tokens` of the plan are None.
 
     Raises:
         OSError: a path cannot be opened.
         ValueError: no clip, sides of more than 200 to 1, or more than `max_tokens`; the message says what would do.
             Or the family has no rule for clips.
+        ImportError: a video, and PyAV is not installed.
 
     >>> import mrope
     >>> plan_video((5, 480, 640), mrope.family("qwen2.5-vl"), fps=4.0).grid
@@ -213,65 +206,55 @@ def plan_video(
     """
     one_of("conflict", conflict, ("error", "family"))
     check_clips(family)  # before the file is opened
-    if not is_file(source):
-        return plan_frames(source, family, fps, min_tokens, max_tokens, conflict)
-    if fps is None:
-        with opened(source) as image:
-            fps = rate_of([frame.info.get("duration") for frame in frames_of(image)])
-    return plan_animation(source, family, fps, min_tokens, max_tokens, conflict)
+    if isinstance(source, Resized):
+        _refuse_limits(min_tokens, max_tokens)
+        return source.plan
+    seen = footage(source, family, fps=fps, frames=frames, max_frames=max_frames)
+    return plan_footage(seen, family, min_tokens, max_tokens, conflict, tokenizer)
 
 
-def plan_animation(
-    source: File, family: Family, fps: float | None, min_tokens: int | None, max_tokens: int | None, conflict: Conflict
-) -> Plan:
-    """`plan_video` for a file, without a look at how long its frames last."""
-    check_clips(family)
-    with opened(source) as image:
-        orientation = orientation_of(image)
-        size = (frames_in(image), *size_of(image, orientation))
-    with naming(name_of(source)):
-        return plan_frames(size, family, fps, min_tokens, max_tokens, conflict, source=source, orientation=orientation)
+def _refuse_limits(min_tokens: int | None, max_tokens: int | None) -> None:
+    if min_tokens is not None or max_tokens is not None:
+        raise ValueError("min_tokens and max_tokens came with pixels that are resized to a plan already; drop them")
 
 
-def plan_frames(
-    size: tuple[int, int, int],
+def plan_footage(
+    seen: Footage,
     family: Family,
-    fps: float | None,
     min_tokens: int | None,
     max_tokens: int | None,
     conflict: Conflict,
-    *,
-    source: object = None,
-    orientation: int = 1,
+    tokenizer: Tokenizer | None = None,
 ) -> Plan:
-    """`plan_video` for a clip of known size (frames, height, width)."""
-    check_clips(family)
-    frames, height, width = _sides("a clip", size, ("frames", "height", "width"))
-    if family.resize == "slices":  # frames are pictures
-        limits = picture_limits(family, min_tokens, max_tokens)
-        still = picture_parts(family, height, width, limits, conflict) or ()
-        parts = tuple(replace(part, frame=frame) for frame in range(frames) for part in still)
-        spans = picture_spans(family, still) * frames
-    else:
-        parts = (clip_part(family, frames, height, width, min_tokens, max_tokens, conflict),)
-        spans = clip_spans(family, parts[0].grid, seconds=fps and family.temporal_patch / positive("fps", fps))
+    """`plan_video` for what was found in the file."""
+    height, width = seen.size
+    with naming(seen.name):
+        if family.resize == "slices":  # frames are pictures
+            limits = picture_limits(family, min_tokens, max_tokens)
+            still = picture_parts(family, height, width, limits, conflict) or ()
+            parts = tuple(replace(part, frame=frame) for frame in range(seen.frames) for part in still)
+            times, spans = seen.steps(family, seen.frames), picture_spans(family, still) * seen.frames
+        else:
+            parts = (clip_part(family, seen.frames, height, width, min_tokens, max_tokens, conflict),)
+            times = seen.steps(family, parts[0].grid[0])
+            spans = clip_spans(family, parts[0].grid, seconds=_seconds(family, seen), times=times, tokenizer=tokenizer)
     return _plan(
         family,
-        (height, width),
+        seen.size,
         parts,
         spans,
-        source=source,
-        orientation=orientation,
-        frames=frames,
-        seconds=None if fps is None else family.temporal_patch / positive("fps", fps),
+        source=seen.source,
+        orientation=seen.orientation,
+        frames=seen.frames,
+        seconds=_seconds(family, seen),
+        times=times,
         temporal_merge=family.temporal_merge,
     )
 
 
-def _sides(what: str, size: Any, names: tuple[str, ...]) -> tuple[int, ...]:
-    if not isinstance(size, tuple) or len(size) != len(names):
-        raise TypeError(f"the size of {what} is a tuple ({', '.join(names)}), got {size!r}")
-    return tuple(whole(name, side, 1) for name, side in zip(names, size, strict=True))
+def _seconds(family: Family, seen: Footage) -> float | None:
+    """Seconds per temporal step."""
+    return None if seen.rate is None else family.temporal_patch / seen.rate
 
 
 def _plan(

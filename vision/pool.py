@@ -18,10 +18,11 @@ import torch
 from mrope.checks import one_of, whole
 from mrope.families import Family
 
-from .files import name_of
-from .load import Picture
+from .files import MAX_PIXELS, name_of
+from .load import Background, Picture
 from .patches import Dtype, Impl, Patches, patchify
-from .planning import Resized, plan
+from .plan import Resized
+from .planning import plan
 
 OnError: TypeAlias = Literal["raise", "skip", "keep"]
 Outcome: TypeAlias = "Patches | Failure"
@@ -86,6 +87,8 @@ def patchify_all(
     min_tokens: int | None = None,
     max_tokens: int | None = None,
     conflict: Literal["error", "pad", "tile", "family"] = "error",
+    background: Background = "white",
+    max_pixels: int = MAX_PIXELS,
     dtype: Dtype = "float32",
     device: torch.device | str | None = None,
     impl: Impl = "auto",
@@ -121,6 +124,7 @@ def patchify_all(
     one_of("impl", impl, get_args(Impl))
     workers = _cores() if workers is None else whole("workers", workers, 1)
     ahead = whole("ahead", ahead, 0)
+    whole("max_pixels", max_pixels, 1)
     if isinstance(sources, (str, bytes, os.PathLike)):
         raise TypeError(
             f"sources is one {type(sources).__name__}; expected several pictures, such as [{sources!r:.40}]"
@@ -136,6 +140,8 @@ def patchify_all(
                 min_tokens=min_tokens,
                 max_tokens=max_tokens,
                 conflict=conflict,
+                background=background,
+                max_pixels=max_pixels,
                 dtype=dtype,
                 device=device,
                 impl=impl,

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
 import numpy as np
 
 from mrope.families import Family
-from mrope.layouts import GridLayout, OmniLayout
-from mrope.spans import Image, Sliced, Span, Text, Video
+from mrope.layouts import OmniLayout
+from mrope.spans import Grid, Image, Sliced, Span, Text, Video
 
 from .fitting import Found
 from .plan import Part
+
+Tokenizer: TypeAlias = Callable[[str], Sequence[int]]
 
 
 def picture_spans(family: Family, parts: Sequence[Part]) -> tuple[Span, ...]:
@@ -28,36 +31,40 @@ def picture_spans(family: Family, parts: Sequence[Part]) -> tuple[Span, ...]:
 
 
 def clip_spans(
-    family: Family, grid: tuple[int, int, int], *, seconds: float | None, stamps: Sequence[int] | None = None
+    family: Family,
+    grid: Grid,
+    *,
+    seconds: float | None,
+    times: Sequence[float] | None,
+    tokenizer: Tokenizer | None,
 ) -> tuple[Span, ...] | None:
     """How a prompt declares a clip: the spans, with markers and time stamps.
 
     Args:
         grid: (t, h, w) in patches.
         seconds: per temporal step; a family that counts time needs it.
-        stamps: text tokens of each step's time stamp.
+        times: of each temporal step, in seconds; a family that writes time stamps needs them.
+        tokenizer: of the time stamps.
 
     Returns:
-        None where the family writes time stamps, or counts seconds, and they are not known.
+        None where the family needs what is not known, or its time stamps cannot be counted.
     """
-    if not (isinstance(family.layout, GridLayout) and family.layout.time == "stamps"):
+    if family.stamp is None:
         timed = isinstance(family.layout, OmniLayout) or getattr(family.layout, "time", None) == "seconds"
         if timed and seconds is None:
             return None
         return _wrapped(family.clip_markers, (Video(grid, seconds=seconds if timed else None),))
-    if stamps is None:
+    if times is None or (tokenizer is None and family.stamp.pieces is None):
         return None
-    return _wrapped(family.clip_markers, stamped_spans(family, grid, stamps))
-
-
-def stamped_spans(family: Family, grid: tuple[int, int, int], stamps: Sequence[int]) -> tuple[Span, ...]:
-    """A clip whose steps have time stamps of so many tokens, in front of them or behind them."""
+    stamps = family.stamp.tokens([family.stamp.text(time) for time in times], tokenizer)
     before, after = family.step_markers - family.step_markers // 2, family.step_markers // 2
-    behind = family.stamp is not None and family.stamp.place == "after"
-    lead = [before + (0 if behind else stamp) for stamp in stamps]
-    tail = [after + (stamp if behind else 0) for stamp in stamps]
-    steps = tuple(first + last for first, last in zip(lead, [0, *tail[:-1]], strict=True))
-    return (Video(grid, stamp=steps), *((Text(tail[-1]),) if tail[-1] else ()))
+    behind = family.stamp.place == "after"
+    fronts = [before + (0 if behind else stamp) for stamp in stamps]
+    backs = [after + (stamp if behind else 0) for stamp in stamps]
+    # What stands behind a step stands in front of the next one.
+    steps = tuple(front + back for front, back in zip(fronts, [0, *backs[:-1]], strict=True))
+    clip = (Video(grid, stamp=steps), *((Text(backs[-1]),) if backs[-1] else ()))
+    return _wrapped(family.clip_markers, clip)
 
 
 def _wrapped(markers: int, spans: tuple[Span, ...]) -> tuple[Span, ...]:

@@ -114,7 +114,7 @@ def token_frames(plan: Plan, family: Family) -> Int64[np.ndarray, "N 2"]:
 
     >>> import mrope
     >>> family = mrope.family("qwen2-vl")
-    >>> token_frames(family.plan_video((5, 28, 56)), family).tolist()
+    >>> token_frames(family.plan_video((5, 28, 56), min_tokens=1), family).tolist()
     [[0, 1], [0, 1], [2, 3], [2, 3], [4, 4], [4, 4]]
     """
     shown = family.temporal_patch * plan.temporal_merge

@@ -90,7 +90,7 @@ def newline_clip(frames: int, height: int, width: int, *, factor: int, most: int
     most `most` pixels' worth, and one has at most `frame_most` pixels. Where nothing fits, it is one token.
 
     >>> newline_clip(8, 720, 1280, factor=32, most=33554432, frame_most=1024 * 1024)
-    (704, 1248)
+    (704, 1280)
     """
     rows = np.arange(max(1, height // factor), 0, -1)
     fewest = np.where(rows == 1, 1, np.maximum(1, width * rows // height))
@@ -135,7 +135,7 @@ def padded(height: Sides, width: Sides, *, factor: int, most: int | None) -> Siz
     """The size that it has; above `most` tokens, so much smaller that it fills no more of them, padding too (NeoMME).
 
     >>> padded(np.array([770, 10]), np.array([1030, 2000]), factor=32, most=100)
-    (array([256, 10]), array([342, 2000]))
+    (array([263,  10]), array([ 352, 2000]))
     """
     if most is None:
         return height, width

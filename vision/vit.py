@@ -308,13 +308,13 @@ class VisionEncoder(nn.Module):
         spots = {grid: self._coordinates(grid) for grid in listed}
         coordinates = torch.cat([spots[grid] for grid in listed], dim=1)[:, lying].to(device)
         frames = [(1, h, w) if config.segment == "frames" else (t, h, w) for t, h, w in listed]
-        numbers, count = _boxes(listed, frames)
+        numbers, count = _boxes(listed, frames)  # each a run of patches, in whatever order they lie inside
         joined = torch.arange(count).repeat_interleave(config.prefix)
         windows = None
         if config.window is not None:
             side = config.merge * config.window
             windows = _Segments.of(_boxes(listed, [(1, side, side)] * len(listed))[0][lying], device)
-        return _Places(coordinates, _Segments.of(torch.cat((numbers[lying], joined)), device), windows, count)
+        return _Places(coordinates, _Segments.of(torch.cat((numbers, joined)), device), windows, count)
 
     def _lying(self, grids: Tensor, order: PatchOrder) -> Int64[Tensor, " n"]:
         """Numbers of the patches, counted row by row through all pictures, in the order in which they lie."""

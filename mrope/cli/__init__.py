@@ -12,13 +12,14 @@ from typing import Annotated
 
 import typer
 
-from mrope.cli import demo, families, frequencies, parity, plan, positions, read, reader
+from mrope.cli import demo, families, frequencies, parity, plan, positions, read, reader, worst_case
 from mrope.cli.errors import OneLineErrors
 
 __all__ = ["app", "main"]
 
 COMMANDS = (
     plan.plan,
+    worst_case.worst_case,
     positions.positions,
     families.families,
     frequencies.frequencies,

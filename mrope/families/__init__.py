@@ -7,9 +7,20 @@ from mrope.families.glm import GLM
 from mrope.families.others import OTHERS
 from mrope.families.qwen import QWEN
 from mrope.families.record import VERSIONS, Boxes, Family, PatchOrder
+from mrope.families.sampling import QWEN_VL_UTILS, Sampling, Stamp
 from mrope.families.tencent import TENCENT
 
-__all__ = ["VERSIONS", "Boxes", "Family", "PatchOrder", "family", "family_names"]
+__all__ = [
+    "QWEN_VL_UTILS",
+    "VERSIONS",
+    "Boxes",
+    "Family",
+    "PatchOrder",
+    "Sampling",
+    "Stamp",
+    "family",
+    "family_names",
+]
 
 _RECORDS = {record.name: record for record in (*QWEN, *GLM, *BAIDU, *TENCENT, *OTHERS)}
 

@@ -281,7 +281,7 @@ class Family:
     def patchify(
         self, images: Any, *, min_tokens: int | None = None, max_tokens: int | None = None, device: Any = None
     ) -> Patches:
-        """The patches of one or several pictures: see `mrope.vision.patchify`."""
+        """The patches of one or several pictures: see `mrope.vision.patchify`, which can more."""
         from mrope.vision import patchify
 
         return patchify(images, self, min_tokens=min_tokens, max_tokens=max_tokens, device=device)
@@ -296,17 +296,17 @@ class Family:
 
     def patchify_video(
         self,
-        frames: Any,
+        source: Any,
         *,
         fps: Number | None = None,
         min_tokens: int | None = None,
         max_tokens: int | None = None,
         device: Any = None,
     ) -> Patches:
-        """The patches of a clip: see `mrope.vision.patchify_video`."""
+        """The patches of a clip: see `mrope.vision.patchify_video`, which can more."""
         from mrope.vision import patchify_video
 
-        return patchify_video(frames, self, fps=fps, min_tokens=min_tokens, max_tokens=max_tokens, device=device)
+        return patchify_video(source, self, fps=fps, min_tokens=min_tokens, max_tokens=max_tokens, device=device)
 
     @classmethod
     def from_config(cls, config: str | PathLike[str] | Mapping[str, Any] | Any) -> Family:

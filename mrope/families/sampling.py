@@ -110,8 +110,8 @@ class Sampling:
         if frames is not None:
             if fps is not None or max_frames is not None:
                 raise ValueError(
-                    f"frames is {frames} together with {'fps' if fps is not None else 'max_frames'}; give frames alone, "
-                    "or fps with max_frames as the most that it may come to"
+                    f"frames is {frames} together with {'fps' if fps is not None else 'max_frames'}; give frames "
+                    "alone, or fps with max_frames as the most that it may come to"
                 )
             count = round(whole("frames", frames, 1) / self.multiple) * self.multiple
             return self._spread(total, source_fps, max(count, self.multiple))
@@ -172,7 +172,7 @@ class Sampling:
         picks = picks[picks < total].tolist()
         if len(picks) > wanted:
             return self._spread(total, source_fps, wanted)
-        return np.linspace(picks[0], picks[-1], wanted, dtype=int).tolist()  # cut off, and the picks if they suffice
+        return picks if len(picks) == wanted else np.linspace(picks[0], picks[-1], wanted, dtype=int).tolist()
 
     def _spread(self, total: int, source_fps: float, count: int) -> list[int]:
         """`count` frames over the whole clip."""
@@ -241,7 +241,7 @@ class Stamp:
             return [len(tokenizer(text)) for text in texts]
         if self.pieces is None:
             raise ValueError(
-                "tokenizer is None, and it is not known how this family's tokenizer splits time stamps; give it, such as "
-                "tokenizer=lambda text: hf_tokenizer(text, add_special_tokens=False).input_ids"
+                "tokenizer is None, and it is not known how this family's tokenizer splits time stamps; give it, such "
+                "as tokenizer=lambda text: hf_tokenizer(text, add_special_tokens=False).input_ids"
             )
         return [self.pieces + sum(letter.isdecimal() for letter in text) for text in texts]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -15,14 +15,16 @@ from mrope.families import Family
 from mrope.layouts import GridLayout
 from mrope.positions import Positions
 from mrope.spans import Image, Span, Text, Video
-from mrope.vision import Patches, Plan, load, patchify, patchify_video, plan_video, unpatchify
+from mrope.vision import Patches, Plan, Resized, clip_of, load, measure_clip, patchify, patchify_video, unpatchify
 
 BEFORE, AFTER = Text(15), Text(12)
 """The text around every picture: as many tokens as a short system line and a question take."""
 STAMP = 6
 """Tokens of a time stamp in front of a temporal step, for the families that write them: "<1.5 seconds>" in words."""
 MOST_FRAMES = 64
-"""A longer clip is thinned out to this many frames."""
+"""At most so many frames of a clip are looked at."""
+ASSUMED_FPS = 2.0
+"""Frames a second of a clip that does not say how fast it runs."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +60,7 @@ class Look:
         """The positions of the picture's tokens where they stand, time stamps left away."""
         t, h, w = self.plan.grid
         rows, cols = h // self.plan.merge, w // self.plan.merge
-        steps = self.positions.ids[:, BEFORE.length : -AFTER.length].unflatten(1, (t, -1))
+        steps = self.positions.ids[:, BEFORE.length : -AFTER.length].unflatten(1, (t // self.plan.temporal_merge, -1))
         return steps[:, :, -rows * cols :].unflatten(2, (rows, cols))
 
     def span_ends(self) -> tuple[tuple[int, int], ...]:
@@ -72,13 +74,15 @@ def look(path: Path, family: Family) -> Look:
 
     Raises:
         OSError: the file cannot be opened.
-        ValueError: it is no picture, or one that the family refuses.
+        ValueError: it is no picture, or one that the family refuses; or the family's tokens are not one a cell.
     """
+    _check_cells(family)
     notes: list[str] = []
-    patches, rate = _cut_clip(path, family, notes) if _is_clip(path) else (patchify(str(path), family), None)
+    patches = _cut_clip(path, family, notes) if _is_clip(path) else patchify(str(path), family)
     (plan,) = patches.plans
     whole = unpatchify(patches)[0]
-    again = patchify(whole, family) if rate is None else patchify_video(whole, family, fps=rate)
+    resized = Resized(whole, plan)
+    again = patchify(resized, family) if plan.frames is None else patchify_video(resized, family)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         spans = (BEFORE, _span(plan, family), AFTER)
@@ -88,12 +92,25 @@ def look(path: Path, family: Family) -> Look:
         path=path,
         family=family,
         plan=plan,
-        pictures=whole[None] if rate is None else whole[:: family.temporal_patch],
+        pictures=whole[None] if plan.frames is None else whole[:: family.temporal_patch * family.temporal_merge],
         exact=torch.equal(again.values, patches.values),
         spans=spans,
         positions=positions,
         notes=tuple(notes),
     )
+
+
+def _check_cells(family: Family) -> None:
+    """Refuse a family whose pictures are more than one token a cell of a grid, on three axes: nothing draws those."""
+    if family.resize == "slices" or len(family.axes) != 3 or family.layout.tokens(_grid(family, 2, 3)) != 6:
+        raise ValueError(
+            f"{family.name} places more than one token a cell, or not on (t, h, w), which this report cannot show; "
+            "`mrope plan` and `mrope positions` can"
+        )
+
+
+def _grid(family: Family, rows: int, cols: int) -> Image:
+    return Image((1, rows * family.merge, cols * family.merge))
 
 
 def _is_clip(path: Path) -> bool:
@@ -107,34 +124,30 @@ def _is_clip(path: Path) -> bool:
         return False  # whoever reads it says what is wrong with it
 
 
-def _cut_clip(path: Path, family: Family, notes: list[str]) -> tuple[Patches, float]:
-    """The patches of a clip and the frames a second that were taken of it."""
+def _cut_clip(path: Path, family: Family, notes: list[str]) -> Patches:
+    """The patches of the frames that the family looks at, of the first `MOST_FRAMES` where nobody knows how fast."""
+    size = measure_clip(str(path))
+    if size.fps is None and size.frames > 1:
+        notes.append(f"The file does not say how fast it runs; {ASSUMED_FPS:g} frames a second are assumed.")
+        return patchify_video(clip_of(_frames(path), fps=ASSUMED_FPS), family)
+    patches = patchify_video(str(path), family, max_frames=MOST_FRAMES)
+    taken = patches.plans[0].frames
+    if taken != size.frames:
+        notes.append(f"{size.frames} frames at {size.fps or 1:g} a second; {taken} are taken, as {family.name} does.")
+    return patches
+
+
+def _frames(path: Path) -> list[Tensor]:
     from PIL import Image, ImageSequence
 
-    plan = plan_video(str(path), family)
-    if plan.seconds is None:
-        rate = 2.0
-        notes.append("The file does not say how fast it runs; 2 frames a second are assumed.")
-    else:
-        rate = family.temporal_patch / plan.seconds
-    count = plan.frames or 1
-    stride = max(1, math.ceil(count / MOST_FRAMES))
-    if isinstance(family.layout, GridLayout) and family.layout.ids_per_second is not None:
-        # Any denser, and temporal steps would share ids.
-        stride = max(stride, math.ceil(rate / (family.temporal_patch * family.layout.ids_per_second)))
-    if stride > 1:
-        notes.append(f"{count} frames at {rate:g} a second; one in {stride} is taken, {rate / stride:g} a second.")
     with Image.open(path) as image:
-        frames = [load(frame) for index, frame in enumerate(ImageSequence.Iterator(image)) if index % stride == 0]
-    cut = patchify_video(torch.stack(frames), family, fps=rate / stride)
-    turned = replace(cut.plans[0], orientation=plan.orientation)  # loose frames no longer say that they were turned
-    return replace(cut, plans=(turned,)), rate / stride
+        return [load(frame) for frame in islice(ImageSequence.Iterator(image), MOST_FRAMES)]
 
 
 def _span(plan: Plan, family: Family) -> Span:
     if plan.frames is None:
         return Image(plan.grid)
-    time = family.layout.time if isinstance(family.layout, GridLayout) else "index"
+    time = family.layout.time if isinstance(family.layout, GridLayout) else "seconds"
     return Video(
         plan.grid,
         seconds=plan.seconds if time == "seconds" else None,

@@ -130,7 +130,8 @@ def _facts(look: Look) -> str:
         ("grid", f"{t} x {h} x {w} patches of {plan.patch} pixels"),
         (
             "tokens",
-            f"{plan.tokens:,}: {t} x {h // plan.merge} x {w // plan.merge} of {plan.factor} x {plan.factor} pixels",
+            f"{plan.tokens:,}: {t // plan.temporal_merge} x {h // plan.merge} x {w // plan.merge} of "
+            f"{plan.factor} x {plan.factor} pixels",
         ),
         ("patches", "put together and cut again: equal to the bit" if look.exact else "do not give the picture back"),
     ]

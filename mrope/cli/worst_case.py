@@ -1,0 +1,49 @@
+"""`mrope worst-case`: the picture that costs most within given limits."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mrope.cli.options import AsJson, FamilyName
+from mrope.cli.output import print_json
+
+
+def worst_case(
+    family: FamilyName,
+    min_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Fewest tokens a picture; by default the family's own limit.")
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Most tokens a picture; by default the family's own limit.")
+    ] = None,
+    pictures: Annotated[int, typer.Option(metavar="N", help="How many such pictures come together.")] = 1,
+    count: Annotated[
+        str, typer.Option(metavar="WORD", help="What must be largest: tokens, or prompt, with newlines and markers.")
+    ] = "tokens",
+    dtype: Annotated[str, typer.Option(metavar="WORD", help="float32, bfloat16 or uint8: of the values.")] = "float32",
+    json: AsJson = False,
+) -> None:
+    """Print the size of picture that costs most within the limits, over all ratios: to profile memory with.
+
+    Example: mrope worst-case --family qwen2.5-vl --max-tokens 4200
+    """
+    import mrope
+    from mrope.vision import budget
+    from mrope.vision.explain import settings
+
+    record = mrope.family(family)
+    worst = budget.worst_case(
+        record, min_tokens=min_tokens, max_tokens=max_tokens, pictures=pictures, count=count, dtype=dtype
+    )
+    words = settings(record, min_tokens=min_tokens, max_tokens=max_tokens)
+    height, width = worst.plan.original
+    if json:
+        facts = {"original": {"height": height, "width": width}, "pictures": pictures, "tokens": worst.tokens}
+        facts |= {"prompt_tokens": worst.prompt_tokens, "patches": worst.patches, "values_bytes": worst.values_bytes}
+        print_json({"settings": words} | facts)
+        return
+    print(f"{pictures} x {width} wide x {height} high: {worst.tokens} tokens, {worst.prompt_tokens} in the prompt")
+    print(f"{worst.patches} patches, {worst.values_bytes} bytes of {dtype} values")
+    print(f"{record.name}, {words['limits']}; {words['resize']}")

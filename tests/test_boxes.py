@@ -1,0 +1,236 @@
+"""Boxes, points and polygons find their way into each model's coordinates and back, and labels go with them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+from pictures import UPRIGHT, encoded, exif
+from PIL import Image
+
+from mrope import family, family_names
+from mrope.vision import Plan
+from mrope.vision import plan as plan_of
+from mrope.vision.boxes import clipped, rounded
+from mrope.vision.labels import LabelTransform, transform_labels
+
+CONVENTIONS = ("0-1000", "0-1", "processed-pixels")
+SHAPES = np.array([[[10.0, 20.0, 300.5, 77.0], [0, 0, 640, 90]], [[-3, 40, 1e4, 41], [5, 5, 5, 5]]])
+
+
+def plans() -> dict[str, Plan]:
+    """A plan of each family, of a picture of its own ratio, and of one that the limits do not allow by each policy."""
+    made = {}
+    for name in family_names():
+        made[name] = family(name).plan((481, 1203))
+        if family(name).video_pixels is not None:
+            made[f"{name} clip"] = family(name).plan_video((3, 131, 333))
+        if family(name).resize in ("slices", "padded", "two-sided"):
+            continue
+        for conflict in ("pad", "tile", "family"):
+            made[f"{name} {conflict}"] = plan_of((70, 5600), family(name), min_tokens=4, max_tokens=60, conflict=conflict)
+    return made
+
+
+PLANS = plans()
+
+
+def in_model(plan: Plan, number: int, convention: str, x: float, y: float) -> tuple[float, float]:
+    """Where a point of the original lies, in the model's coordinates: one number after the other."""
+    part = plan.parts[number]
+    x = x / plan.original[1] * part.resized[1] - part.corner[1]
+    y = y / plan.original[0] * part.resized[0] - part.corner[0]
+    if convention == "processed-pixels":
+        return x, y
+    most = 1000 if convention == "0-1000" else 1
+    return x / (part.grid[2] * plan.patch) * most, y / (part.grid[1] * plan.patch) * most
+
+
+def test_the_plans_cover_what_they_should() -> None:
+    assert {name.split()[0] for name in PLANS} == set(family_names())
+    assert any(plan.parts[0].window != plan.canvas for plan in PLANS.values())  # padding
+    assert len(PLANS["qwen2.5-vl tile"].parts) > 1 < len(PLANS["minicpm-v4.7"].parts)
+    assert all(plan.original[0] != plan.original[1] for plan in PLANS.values())
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize("name", PLANS)
+def test_there_and_back_for_every_family_policy_part_and_orientation(name: str, orientation: int) -> None:
+    plan = replace(PLANS[name], orientation=orientation)
+    upright = plan.from_stored(SHAPES)
+    np.testing.assert_allclose(plan.to_stored(upright), SHAPES, atol=1e-9)
+    for number in {0, (orientation - 1) % len(plan.parts)}:  # all orientations together see up to eight parts
+        resized = plan.to_resized(upright, part=number)
+        np.testing.assert_allclose(plan.to_original(resized, part=number), upright, atol=1e-9)
+        for convention in CONVENTIONS:
+            written = plan.encode_boxes(upright, part=number, convention=convention)
+            back = plan.decode_boxes(written, part=number, convention=convention)
+            np.testing.assert_allclose(plan.to_stored(back), SHAPES, atol=1e-8)
+            for box, mapped in zip(upright.reshape(-1, 4), written.reshape(-1, 4), strict=True):
+                expected = [*in_model(plan, number, convention, *box[:2]), *in_model(plan, number, convention, *box[2:])]
+                np.testing.assert_allclose(mapped, expected, rtol=1e-9, atol=1e-8)
+
+
+@hypothesis_settings(deadline=None, max_examples=60)
+@given(
+    name=st.sampled_from(sorted(family_names())),
+    size=st.tuples(st.integers(40, 3000), st.integers(40, 3000)),
+    orientation=st.sampled_from(sorted(UPRIGHT)),
+    box=st.tuples(*[st.floats(-1e4, 1e4)] * 4),
+    data=st.data(),
+)
+def test_there_and_back_at_any_size(name: str, size: Any, orientation: int, box: Any, data: Any) -> None:
+    conflict = "error" if family(name).resize in ("slices", "padded", "two-sided") else "tile"
+    if family(name).resize == "two-sided" and max(size) > 3 * min(size):
+        size = (size[0], size[0] + 40)
+    plan = replace(plan_of(size, family(name), conflict=conflict), orientation=orientation)
+    number, convention = data.draw(st.integers(0, len(plan.parts) - 1)), data.draw(st.sampled_from(CONVENTIONS))
+    boxes = np.array([box])
+    written = plan.encode_boxes(plan.from_stored(boxes), part=number, convention=convention)
+    back = plan.to_stored(plan.decode_boxes(written, part=number, convention=convention))
+    np.testing.assert_allclose(back, boxes, atol=1e-6)
+
+
+def test_through_whole_thousandths_a_corner_moves_by_half_of_one_at_most() -> None:
+    plan = family("qwen3-vl").plan((600, 1100))
+    boxes = np.random.default_rng(0).uniform(0, 1, (500, 4)) * [1100, 600, 1100, 600]
+    written = rounded(plan.encode_boxes(boxes))
+    assert written.dtype == np.int64
+    moved = np.abs(plan.decode_boxes(written) - boxes)
+    assert (moved <= np.array([1100, 600, 1100, 600]) / 2000 + 1e-9).all()
+    assert (moved.max(axis=0) > np.array([1100, 600, 1100, 600]) / 2100).all()
+
+
+def test_worked_values() -> None:
+    # 640 wide x 480 high becomes 644 x 476; thousandths do not care; padding does.
+    assert family("qwen2.5-vl").plan((480, 640)).encode_boxes([64, 48, 320, 120]) == pytest.approx([64.4, 47.6, 322, 119])
+    assert family("qwen3-vl").plan((600, 800)).encode_boxes([100, 100, 200, 200]) == pytest.approx(
+        [125, 500 / 3, 250, 1000 / 3]
+    )
+    neo = family("neomme").plan((40, 100))  # on a canvas of 64 x 128
+    assert neo.encode_boxes([[50, 20]], convention="0-1000") == [[50 / 128 * 1000, 20 / 64 * 1000]]
+    assert neo.encode_boxes([[50, 20]], convention="0-1") == [[50 / 128, 20 / 64]]
+
+
+def test_a_tile_has_coordinates_of_its_own() -> None:
+    plan = plan_of((9, 4096), family("qwen2.5-vl"), max_tokens=74, conflict="tile")
+    first, second = plan.parts[:2]
+    scale = first.resized[1] / 4096
+    (x, _), *_ = plan.encode_boxes([[first.window[1] / scale + 10, 3.0]], part=1)
+    assert second.corner == (0, first.window[1])
+    assert x == pytest.approx(10 * scale)
+    with pytest.raises(ValueError, match=rf"cut into {len(plan.parts)} tiles .* expected a part, 0\.\."):
+        plan.encode_boxes([[10, 3]])
+    with pytest.raises(ValueError, match=f"part is 99; the picture has {len(plan.parts)}"):
+        plan.decode_boxes([[10, 3]], part=99)
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_points_turn_as_the_corners_of_boxes_do(orientation: int) -> None:
+    plan = replace(family("qwen2-vl").plan((480, 640)), orientation=orientation)
+    left, top, right, bottom = plan.from_stored(np.array([5.0, 7.0, 11.0, 30.0]))
+    corners = plan.from_stored(np.array([[5.0, 7.0], [11.0, 30.0]]))
+    assert sorted(corners[:, 0]) == [left, right]
+    assert sorted(corners[:, 1]) == [top, bottom]
+    np.testing.assert_array_equal(plan.to_stored(corners), [[5, 7], [11, 30]])
+
+
+def test_kinds_of_shapes() -> None:
+    plan = family("qwen3-vl").plan((600, 800))
+    ragged = [np.array([[0, 0], [80, 0], [80, 60]]), np.array([[8.0, 6.0]])]
+    for one, mapped in zip(ragged, plan.encode_boxes(ragged), strict=True):
+        np.testing.assert_allclose(mapped, one / [0.8, 0.6])
+    assert plan.encode_boxes([[[0, 0], [80, 0], [80, 60]], [[8, 6]]]) == [[[0, 0], [100, 0], [100, 100]], [[10, 10]]]
+    assert plan.encode_boxes([]) == []
+    assert plan.encode_boxes(np.zeros((0, 4), np.int32)).shape == (0, 4)
+    whole = plan.encode_boxes(torch.tensor([[80, 60, 160, 120]]))
+    assert (whole.dtype, whole.tolist()) == (torch.float64, [[100, 100, 200, 200]])
+    boxes = torch.tensor([[80.0, 60.0, 160.0, 120.0]], requires_grad=True)
+    plan.encode_boxes(boxes).sum().backward()
+    assert boxes.grad is not None
+    torch.testing.assert_close(boxes.grad, torch.tensor([[1 / 0.8, 1 / 0.6, 1 / 0.8, 1 / 0.6]]))
+    turned = replace(plan, orientation=6, original=(800, 600), parts=family("qwen3-vl").plan((800, 600)).parts)
+    points = torch.rand(5, 4, 2, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda points: turned.encode_boxes(turned.from_stored(points)), points)
+
+
+def test_what_a_model_wrote_wrongly_is_passed_on() -> None:
+    plan = family("qwen3-vl").plan((600, 800))
+    assert plan.decode_boxes([500, 400, 100, 1200]) == [400, 240, 80, 720]  # corners in the wrong order, too far down
+    assert np.isnan(plan.decode_boxes(np.array([np.nan, 0, 1, 1]))[0])
+
+
+def test_inputs_stay() -> None:
+    boxes = SHAPES.copy()
+    replace(family("qwen2.5-vl").plan((480, 640)), orientation=3).from_stored(boxes)
+    rounded(boxes)
+    clipped(boxes, (3, 4))
+    np.testing.assert_array_equal(boxes, SHAPES)
+
+
+def test_clipped_and_rounded() -> None:
+    np.testing.assert_array_equal(clipped(np.array([[-5, 10.5, 70, 90]]), (80, 60)), [[0, 10.5, 60, 80]])
+    assert rounded([0.12345, 0.5], digits=3) == [0.123, 0.5]
+    assert json.dumps(rounded([1.6, 2.2, 3.0, 4.0])) == "[2, 2, 3, 4]"
+    with pytest.raises(ValueError, match="holds NaN or infinity"):
+        rounded(np.array([np.nan, 1]))
+
+
+@pytest.mark.parametrize("shape", [(6,), (2, 3), ()], ids=str)
+def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"expected \(\.\.\., 4\) of left, top, right, bottom, or"):
+        family("qwen2-vl").plan((480, 640)).to_resized(np.zeros(shape))
+
+
+def test_a_convention_that_the_family_does_not_tell() -> None:
+    plan = family("paddleocr-vl").plan((480, 640))
+    with pytest.raises(ValueError, match=r"'unknown'.*give convention"):
+        plan.encode_boxes([[1, 2]])
+    assert plan.encode_boxes([[320, 240]], convention="0-1000") == [[500, 500]]
+
+
+def test_labels_follow_the_plan() -> None:
+    record = {"boxes": [[80, 60, 160, 120]], "polygons": [[[0, 0], [80, 60]], [[8, 6]]], "text": "cat", "points": None}
+    before = json.dumps(record)
+    plan = family("qwen3-vl").plan((600, 800))
+    assert transform_labels(record, plan, digits=0) == {
+        "boxes": [[100, 100, 200, 200]],
+        "polygons": [[[0, 0], [100, 100]], [[10, 10]]],
+        "text": "cat",
+        "points": None,
+    }
+    assert json.dumps(record) == before
+    many = transform_labels([{"bbox": [80, 60, 160, 120]}, {"bbox": [0, 0, 8, 6], "id": 3}], plan)
+    assert many == [{"bbox": [100, 100, 200, 200]}, {"bbox": [0, 0, 10, 10], "id": 3}]
+    assert transform_labels([], plan) == []
+    assert transform_labels({"where": [8, 6]}, plan, keys=("where",)) == {"where": [10, 10]}
+    with pytest.raises(ValueError, match="none of the keys box, boxes"):
+        transform_labels({"Boxes": [[1, 2, 3, 4]]}, plan)
+
+
+def test_labels_on_stored_pixels_turn_with_the_picture() -> None:
+    photo = encoded(Image.new("RGB", (24, 16)), "JPEG", exif=exif(6))
+    transform = LabelTransform(family=family("qwen3-vl"), frame="stored", objects="objects")
+    got = transform({"image": photo, "objects": [{"box": [1, 2, 3, 4]}, {"point": [0, 16]}]})
+    # Upright it is 16 wide, 24 high; the stored top left corner is at the top right.
+    assert got["objects"] == [{"box": [750, 1000 / 24, 875, 125]}, {"point": [0, 0]}]
+    assert got["image"] is photo
+
+
+def test_a_label_transform_plans_with_its_own_limits() -> None:
+    family_, record = family("qwen2.5-vl"), {"image": [1000, 2000], "boxes": [[200, 100, 2000, 1000]]}
+    plan = family_.plan((1000, 2000), max_tokens=100)
+    transform = LabelTransform(family=family_, max_tokens=100)
+    height, width = plan.resized
+    expected = [[width / 10, height / 10, width, height]]
+    assert transform(record)["boxes"] == [pytest.approx(expected[0])]
+    assert [one["boxes"] for one in transform([record, record])] == [transform(record)["boxes"]] * 2
+    with pytest.raises(ValueError, match="the record has no 'image', only 'boxes'"):
+        transform({"boxes": []})

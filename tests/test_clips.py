@@ -1,0 +1,484 @@
+"""Clips give exactly the frames that are shown at the times that are asked for, or one line that says what is wrong."""
+
+from __future__ import annotations
+
+import io
+import struct
+import subprocess
+import sys
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from pictures import STORED, UPRIGHT, encoded, exif, noise
+from PIL import Image
+from transformers.video_utils import VideoMetadata
+
+from mrope import family
+from mrope.families.sampling import QWEN_VL_UTILS, Sampling
+from mrope.vision.clips import Clip, clip_of, read_clip
+from mrope.vision.reels import measure_clip
+
+MILLISECOND = Fraction(1, 1000)
+UNEVEN = [0, 100, 150, 1000, 4000, 4100, 4200, 6000, 6500, 9000]  # when frames are shown, in milliseconds
+LOSSLESS: dict[str, Any] = {"kind": "mov", "codec": "png", "pixels": "rgb24"}
+
+
+def pictures(count: int, height: int = 48, width: int = 64) -> list[np.ndarray]:
+    """Frames that differ in brightness, each with a ramp to the right and another one downwards."""
+    rows, cols = np.mgrid[:height, :width]
+    ramps = np.stack([rows, cols, rows + 2 * cols], axis=-1)
+    return [((ramps + 29 * number) % 256).astype(np.uint8) for number in range(count)]
+
+
+def video(
+    frames: Sequence[np.ndarray],
+    times: Sequence[int] | None = None,
+    *,
+    tick: Fraction | None = None,
+    rate: Fraction = Fraction(30),
+    kind: str = "mp4",
+    codec: str = "libx264",
+    pixels: str = "yuv420p",
+    options: dict[str, str] | None = None,
+    container: dict[str, str] | None = None,
+    sound: bool = False,
+) -> bytes:
+    """A file of frames, which are shown at `times` in ticks."""
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind, options=container or {}) as output:
+        stream: Any = output.add_stream(codec, rate=rate)
+        stream.height, stream.width = frames[0].shape[:2]
+        stream.pix_fmt = pixels
+        stream.codec_context.time_base = tick or 1 / rate
+        stream.options = {"g": "12"} if options is None else options
+        if sound:
+            add_sound(output)
+        for number, values in enumerate(frames):
+            frame = av.VideoFrame.from_ndarray(values, format="rgb24")
+            frame.pts = number if times is None else times[number]
+            frame.time_base = tick or 1 / rate
+            output.mux(stream.encode(frame))
+        output.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def add_sound(output: Any, seconds: int = 2) -> None:
+    stream = output.add_stream("pcm_s16le", rate=8000, layout="mono")
+    frame = av.AudioFrame.from_ndarray(np.zeros((1, 8000 * seconds), np.int16), format="s16", layout="mono")
+    frame.sample_rate, frame.pts = 8000, 0
+    output.mux(stream.encode(frame))
+    output.mux(stream.encode(None))
+
+
+def decoded(data: bytes) -> list[np.ndarray]:
+    """All frames in order, by a plain decoder."""
+    with av.open(io.BytesIO(data)) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
+
+
+def rows(clip: Clip) -> np.ndarray:
+    """(t, h, w, 3)"""
+    return clip.frames.permute(0, 2, 3, 1).numpy()
+
+
+def animation(kind: str, count: int, durations: int | list[int], **options: Any) -> bytes:
+    images = [Image.fromarray(picture) for picture in pictures(count, 20, 36)]
+    lossless = {"lossless": True} if kind == "WEBP" else {}
+    return encoded(images[0], kind, save_all=True, append_images=images[1:], duration=durations, **lossless, **options)
+
+
+def test_frames_lie_interleaved_and_are_the_ones_that_were_written(tmp_path: Path) -> None:
+    written = pictures(7, 33, 47)  # odd sides
+    path = tmp_path / "clip.mov"
+    path.write_bytes(video(written, **LOSSLESS))
+    for source in (path, str(path), path.read_bytes()):
+        clip = read_clip(source, indices=[0, 3, 4, 4, 6])
+        np.testing.assert_array_equal(rows(clip), np.stack([written[index] for index in (0, 3, 4, 4, 6)]))
+        assert clip.frames.dtype == torch.uint8
+        assert clip.frames.stride() == (33 * 47 * 3, 1, 47 * 3, 3)
+        assert clip.indices == (0, 3, 4, 4, 6)
+        assert clip.seconds.tolist() == [index / 30 for index in clip.indices]
+        assert (clip.fps, clip.orientation) == (30, 1)
+        assert clip.source == (None if isinstance(source, bytes) else str(path))
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "mp4": {},
+    "mp4-fragmented": {"container": {"movflags": "frag_keyframe+empty_moov"}},
+    "mkv": {"kind": "matroska"},
+    "mpegts": {"kind": "mpegts"},
+    "avi": {"kind": "avi"},
+    "avi-mpeg4": {"kind": "avi", "codec": "mpeg4"},
+    "webm-vp8": {"kind": "webm", "codec": "libvpx", "options": {"g": "12", "auto-alt-ref": "1", "lag-in-frames": "16"}},
+    "webm-vp9": {"kind": "webm", "codec": "libvpx-vp9"},
+    "h265": {"codec": "libx265", "options": {"x265-params": "log-level=none:keyint=12"}},
+    "bare-h264": {"kind": "h264"},
+    "open-gop": {"options": {"x264-params": "open-gop=1:keyint=12:bframes=3"}},
+    "one-key-frame": {"options": {"g": "999"}},
+    "with-sound": {"kind": "mov", "sound": True},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_frame_equals_a_plain_decoder(kind: str) -> None:
+    data = video(pictures(50), **KINDS[kind])
+    every = decoded(data)
+    assert len(every) == 50
+    for picks in (list(range(50)), [0, 49], [13], [11, 12, 24, 35, 36, 37], [5, 6, 30, 31]):
+        clip = read_clip(data, indices=picks)
+        np.testing.assert_array_equal(rows(clip), np.stack([every[index] for index in picks]))
+        assert clip.seconds.tolist() == [index / 30 for index in picks]
+    size = measure_clip(data)
+    assert (size.frames, size.height, size.width, size.fps) == (50, 48, 64, 30)
+    assert size.duration == pytest.approx(50 / 30)
+
+
+@pytest.mark.parametrize("kind", ["mp4", "matroska", "mpegts"])
+@pytest.mark.parametrize("rate", [Fraction(24000, 1001), Fraction(25), Fraction(30000, 1001)], ids=str)
+def test_broken_rates_keep_exact_times(kind: str, rate: Fraction) -> None:
+    clip = read_clip(video(pictures(90), rate=rate, kind=kind), family("qwen3-vl"))
+    assert clip.fps == float(rate)
+    assert clip.indices is not None
+    assert clip.seconds.tolist() == [index / float(rate) for index in clip.indices]
+
+
+@pytest.mark.parametrize("kind", ["mp4", "matroska", "mpegts"])
+def test_variable_frame_rate(kind: str) -> None:
+    data = video(pictures(10), UNEVEN, tick=MILLISECOND, kind=kind)
+    every = decoded(data)
+    clip = read_clip(data, indices=range(10))
+    np.testing.assert_array_equal(rows(clip), np.stack(every))
+    assert clip.seconds.tolist() == pytest.approx([time / 1000 for time in UNEVEN], abs=1e-9)
+    assert clip.fps == pytest.approx(1.0)  # nine steps in nine seconds
+    # At 0, 2, 4, 7 and 9 s, the frames are shown that begin at 0, 1, 4, 6.5 and 9 s.
+    clip = read_clip(data, frames=5)
+    assert clip.indices == (0, 3, 4, 8, 9)
+    np.testing.assert_array_equal(rows(clip), np.stack([every[index] for index in clip.indices]))
+    clip = read_clip(data, seconds=[0.12, 0.15, 3.9, 4, 9.5])
+    assert clip.indices == (1, 2, 3, 4, 9)
+    np.testing.assert_array_equal(rows(clip), np.stack([every[index] for index in clip.indices]))
+    # Frames 4 to 7 begin within three seconds: two of them, at 4 s and at 6 s.
+    assert read_clip(data, frames=2, start=3, end=6.2).indices == (4, 7)
+
+
+def test_frames_that_tremble_about_their_time_are_picked_by_number() -> None:
+    times = [number * 40 + (7 if number % 3 else -7) + 7 for number in range(50)]
+    clip = read_clip(video(pictures(50), times, tick=MILLISECOND), family("qwen3-vl"))
+    assert clip.indices == tuple(family("qwen3-vl").sampling.indices(50, 49 / 1.974))  # pyright: ignore[reportOptionalMemberAccess]
+    assert clip.seconds.tolist() == pytest.approx([times[index] / 1000 for index in clip.indices], abs=1e-4)
+
+
+def test_families_look_at_their_own_frames() -> None:
+    data = video(pictures(75))
+    every = decoded(data)
+    for name in ("qwen2-vl", "qwen3-vl", "glm4v", "glm46v", "ernie4.5-vl", "minicpm-v4.7"):
+        rule = family(name).sampling
+        assert rule is not None
+        clip = read_clip(data, family(name))
+        assert clip.indices == tuple(rule.indices(75, 30))
+        np.testing.assert_array_equal(rows(clip), np.stack([every[index] for index in clip.indices]))
+        assert read_clip(data, rule).indices == clip.indices
+    assert read_clip(data, QWEN_VL_UTILS, fps=4, max_frames=6).indices == (0, 15, 30, 44, 59, 74)
+    assert read_clip(data, frames=3).indices == (0, 37, 74)
+    assert read_clip(data, fps=1).indices == (0, 74)
+    assert read_clip(data, Sampling(rule="even")).indices == tuple(range(75))
+
+
+def test_a_part_of_a_clip() -> None:
+    data = video(pictures(90))
+    clip = read_clip(data, family("qwen3-vl"), start=1, end=2)
+    assert clip.indices == (30, 40, 49, 59)
+    assert clip.seconds.tolist() == [index / 30 for index in clip.indices]
+    assert clip.rate == 4  # four frames of one second
+    assert read_clip(data, frames=2, start=2.9).indices == (87, 89)
+    assert read_clip(data, frames=2, end=0.1).indices == (0, 2)
+    with pytest.raises(ValueError, match=r"no frame begins from start=3 to end=None; the last begins at 2\.96"):
+        read_clip(data, frames=2, start=3)
+
+
+def test_only_what_is_needed_is_decoded() -> None:
+    data = bytearray(video(pictures(48), options={"x264-params": "keyint=12:scenecut=0:open-gop=0"}))
+    with av.open(io.BytesIO(bytes(data))) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        damaged = [(packet.pos, packet.size) for packet in packets[12:24]]
+    whole = decoded(bytes(data))
+    for place, size in damaged:
+        assert place is not None
+        data[place : place + size] = bytes(size)
+    clip = read_clip(bytes(data), indices=[3, 24, 25, 40])
+    np.testing.assert_array_equal(rows(clip), np.stack([whole[index] for index in (3, 24, 25, 40)]))
+    with pytest.raises(ValueError, match=r"clip of \d+ bytes: (broken or unreadable clip|truncated or broken)"):
+        read_clip(bytes(data), indices=[15])
+
+
+MATRICES = {
+    1: (1, 0, 0, 1),
+    2: (-1, 0, 0, 1),
+    3: (-1, 0, 0, -1),
+    4: (1, 0, 0, -1),
+    5: (0, 1, 1, 0),
+    6: (0, 1, -1, 0),
+    7: (0, -1, -1, 0),
+    8: (0, -1, 1, 0),
+}
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_frames_are_turned_as_the_file_says(orientation: int) -> None:
+    stored = np.array(STORED, np.uint8)[..., None].repeat(3, axis=2).repeat(8, axis=0).repeat(8, axis=1) * 40
+    data = bytearray(video([stored] * 3, **LOSSLESS))
+    place = data.index(b"tkhd") + 44  # ISO 14496-12, section 8.3.2: the matrix of a track
+    a, b, c, d = (65536 * sign for sign in MATRICES[orientation])
+    data[place : place + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
+    clip = read_clip(bytes(data), indices=[2])
+    upright = np.array(UPRIGHT[orientation], np.uint8)[..., None].repeat(3, axis=2).repeat(8, axis=0).repeat(8, axis=1)
+    np.testing.assert_array_equal(rows(clip)[0], upright * 40)
+    assert clip.orientation == orientation
+    assert (measure_clip(bytes(data)).height, measure_clip(bytes(data)).width) == upright.shape[:2]
+
+
+@pytest.mark.parametrize("degrees", [90, 180, 270])
+def test_rotation_that_a_writer_sets(degrees: int) -> None:
+    file = io.BytesIO()
+    picture = pictures(1, 16, 24)[0]
+    with av.open(file, "w", format="mov") as output:
+        stream: Any = output.add_stream("png", rate=30)
+        stream.height, stream.width, stream.pix_fmt = 16, 24, "rgb24"
+        stream.set_display_rotation(degrees)
+        output.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgb24")))
+        output.mux(stream.encode(None))
+    with av.open(io.BytesIO(file.getvalue())) as container:
+        turn = next(container.decode(video=0)).rotation  # degrees against the clock
+    assert turn % 360 == degrees
+    clip = read_clip(file.getvalue(), indices=[0])
+    np.testing.assert_array_equal(rows(clip)[0], np.rot90(picture, degrees // 90))
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen3-vl", "glm4v", "glm46v", "glmga", "ernie4.5-vl", "minicpm-v4.7"])
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_very_short_clips(name: str, count: int) -> None:
+    record = family(name)
+    clip = read_clip(video(pictures(count)), record)
+    assert len(clip.frames) % record.sampling.multiple == 0  # pyright: ignore[reportOptionalMemberAccess]
+    assert len(clip.steps(record.temporal_patch)) == -(-len(clip.frames) // record.temporal_patch)
+    assert measure_clip(video(pictures(count))).frames == count
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_animated_pictures(kind: str) -> None:
+    data = animation(kind, 6, 200)
+    with Image.open(io.BytesIO(data)) as image:
+        every = []
+        for number in range(6):
+            image.seek(number)
+            every.append(np.array(image.convert("RGB")))
+    clip = read_clip(data, frames=3)
+    assert clip.indices == (0, 2, 5)
+    np.testing.assert_array_equal(rows(clip), np.stack([every[index] for index in clip.indices]))
+    assert clip.seconds.tolist() == [index / 5 for index in clip.indices]
+    assert (clip.fps, clip.rate) == (5, 2.5)
+    assert clip.frames.stride() == (20 * 36 * 3, 1, 36 * 3, 3)
+    size = measure_clip(data)
+    assert (size.frames, size.height, size.width, size.fps) == (6, 20, 36, 5)
+    assert size.duration == pytest.approx(1.2)
+
+
+def test_animation_whose_frames_last_unevenly() -> None:
+    data = animation("WEBP", 4, [100, 500, 100, 300])
+    clip = read_clip(data, indices=range(4))
+    assert clip.seconds.tolist() == pytest.approx([0, 0.1, 0.6, 0.7])
+    assert clip.fps == pytest.approx(4)
+    assert read_clip(data, seconds=[0.05, 0.3, 0.6, 0.9]).indices == (0, 1, 2, 3)
+
+
+def test_animation_that_does_not_say_how_long_its_frames_last(tmp_path: Path) -> None:
+    path = tmp_path / "timeless.gif"
+    path.write_bytes(animation("GIF", 3, 0))
+    with pytest.raises(ValueError, match=r"timeless\.gif: it does not say how long its frames last; .* clip_of"):
+        read_clip(path, frames=2)
+    size = measure_clip(path)
+    assert (size.frames, size.fps, size.duration) == (3, None, None)
+
+
+def test_a_single_picture_is_a_clip_of_one_frame() -> None:
+    picture = Image.fromarray(noise(20, 30))
+    clip = read_clip(encoded(picture, "PNG", exif=exif(6)), family("qwen3-vl"))
+    np.testing.assert_array_equal(rows(clip)[0], np.rot90(np.array(picture), -1))
+    assert (clip.seconds.tolist(), clip.fps, clip.rate, clip.orientation) == ([0.0], None, None, 6)
+    assert clip.seconds_per_step(2) is None
+    assert clip.stamps(family("qwen3-vl")) == ["<0.0 seconds>"]
+
+
+def sound_only() -> bytes:
+    file = io.BytesIO()
+    with av.open(file, "w", format="wav") as output:
+        add_sound(output)
+    return file.getvalue()
+
+
+def truncated(tmp_path: Path, kind: str) -> bytes:
+    path = tmp_path / f"whole.{kind}"
+    with av.open(str(path), "w", options={"movflags": "faststart"} if kind == "mp4" else {}) as output:
+        stream: Any = output.add_stream("libx264", rate=30)
+        stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"
+        for values in [noise(48, 64) for _ in range(90)]:
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(values, format="rgb24")))
+        output.mux(stream.encode(None))
+    data = path.read_bytes()
+    return data[: len(data) // 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "fault"),
+    [
+        ("empty", "the file is empty"),
+        ("text", r"broken or unreadable clip \(Invalid data"),
+        ("headless", r"broken or unreadable clip \(Invalid data"),
+        ("sound", "no video stream in it"),
+        ("half-mp4", r"truncated: 90 frames are announced and \d+ are there"),
+        ("half-mkv", r"truncated: 3\S* seconds are announced and 1\.\S+ are there"),
+        ("half-avi", r"truncated: 90 frames are announced and \d+ are there"),
+        ("playlist", "broken or unreadable clip"),
+        ("concat", "broken or unreadable clip"),
+    ],
+)
+def test_bad_files_are_named_in_one_line(tmp_path: Path, name: str, fault: str) -> None:
+    whole = tmp_path / "whole.mp4"
+    whole.write_bytes(video(pictures(10)))
+    contents = {
+        "empty": lambda: b"",
+        "text": lambda: b"no clip at all" * 20,
+        "headless": lambda: whole.read_bytes().partition(b"moov")[0],  # the index of an MP4, at its end
+        "sound": sound_only,
+        "half-mp4": lambda: truncated(tmp_path, "mp4"),
+        "half-mkv": lambda: truncated(tmp_path, "mkv"),
+        "half-avi": lambda: truncated(tmp_path, "avi"),
+        "playlist": lambda: f"#EXTM3U\n#EXTINF:5,\n{whole}\n#EXT-X-ENDLIST\n".encode(),
+        "concat": lambda: f"ffconcat version 1.0\nfile {whole}\n".encode(),
+    }
+    path = tmp_path / f"bad-{name}.mp4"
+    path.write_bytes(contents[name]())
+    with pytest.raises(ValueError, match=rf"^{path}: {fault}") as caught:
+        read_clip(path, frames=3)
+    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=rf"^clip of {path.stat().st_size} bytes: {fault}"):
+        read_clip(path.read_bytes(), frames=3)
+
+
+def test_missing_files_and_wrong_types(tmp_path: Path) -> None:
+    for reads in (measure_clip, lambda source: read_clip(source, frames=2)):
+        with pytest.raises(FileNotFoundError, match="nowhere"):
+            reads(tmp_path / "nowhere.mp4")
+        with pytest.raises(TypeError, match="a clip is a path or the bytes of a file; got a int"):
+            reads(5)
+
+
+def test_frames_beyond_the_limit_are_not_decoded() -> None:
+    for data in (video(pictures(2)), animation("GIF", 2, 100)):
+        with pytest.raises(ValueError, match=r"wide x .* high is more than max_pixels=100; max_pixels=\d+ would do"):
+            read_clip(data, frames=2, max_pixels=100)
+
+
+def test_arguments_that_contradict_each_other() -> None:
+    data = video(pictures(10))
+    with pytest.raises(ValueError, match="sampling is None; give a family, a Sampling, fps, frames"):
+        read_clip(data)
+    with pytest.raises(ValueError, match="sampling is None"):
+        read_clip(data, start=1)
+    with pytest.raises(ValueError, match="indices is a pick of its own; give it without fps"):
+        read_clip(data, indices=[0], fps=2)
+    with pytest.raises(ValueError, match="seconds is a pick of its own; give it without sampling"):
+        read_clip(data, family("qwen3-vl"), seconds=[0])
+    with pytest.raises(ValueError, match="frames is 4 together with fps"):
+        read_clip(data, frames=4, fps=2)
+    with pytest.raises(ValueError, match="sampling is neomme, a family that has no rule for clips"):
+        read_clip(data, family("neomme"))
+    for indices in ([10], [3, 2], []):
+        with pytest.raises(ValueError, match=r"clip of .* bytes: indices are .*; expected ascending numbers below 10"):
+            read_clip(data, indices=indices)
+    for seconds in ([0.5], [-1], [0.2, 0.1]):
+        with pytest.raises(ValueError, match=r"seconds are .*; expected ascending times from 0 to 0\.33"):
+            read_clip(data, seconds=seconds)
+
+
+def test_a_clip_is_not_sampled_again() -> None:
+    clip = read_clip(video(pictures(30)), family("qwen3-vl"))
+    assert read_clip(clip, family("qwen2-vl")) is clip
+    assert read_clip(clip) is clip
+    with pytest.raises(ValueError, match="source is a Clip, which was sampled already; frames needs the file"):
+        read_clip(clip, frames=2)
+
+
+def test_lists_of_frames(tmp_path: Path) -> None:
+    frames = pictures(5, 10, 14)
+    path = tmp_path / "frame.png"
+    Image.fromarray(frames[1]).save(path)
+    mixed = [frames[0], path, Image.fromarray(frames[2]), encoded(Image.fromarray(frames[3]), "PNG"), frames[4]]
+    stacked = np.stack(frames)
+    for given in (mixed, frames, stacked, torch.from_numpy(stacked).permute(0, 3, 1, 2)):
+        clip = clip_of(given, fps=2)
+        np.testing.assert_array_equal(rows(clip), stacked)
+        assert clip.frames.stride() == (10 * 14 * 3, 1, 14 * 3, 3)
+        assert clip.seconds.tolist() == [0, 0.5, 1, 1.5, 2]
+        assert (clip.indices, clip.fps, clip.rate, clip.source) == (None, None, 2, None)
+    clip = clip_of(frames, seconds=[0, 1, 5, 5, 8])
+    assert (clip.seconds.tolist(), clip.rate) == ([0, 1, 5, 5, 8], 0.5)
+
+
+def test_lists_that_make_no_clip(tmp_path: Path) -> None:
+    frames = pictures(3, 10, 14)
+    for times in ({}, {"fps": 2, "seconds": [0, 1, 2]}):
+        with pytest.raises(ValueError, match=r"fps is .* and seconds is .*; expected one of them"):
+            clip_of(frames, **times)
+    with pytest.raises(ValueError, match=r"frame 2 is \(14, 10\) \(height, width\), those before it \(10, 14\)"):
+        clip_of([*frames[:2], frames[2].transpose(1, 0, 2)], fps=2)
+    with pytest.raises(ValueError, match="3 frames have 2 seconds; expected one a frame"):
+        clip_of(frames, seconds=[0, 1])
+    for seconds in ([0, 2, 1], [0, 1, float("nan")]):
+        with pytest.raises(ValueError, match=r"seconds are .*; expected finite times that never go back"):
+            clip_of(frames, seconds=seconds)
+    with pytest.raises(ValueError, match="frames is empty"):
+        clip_of([], fps=2)
+    with pytest.raises(ValueError, match="fps is 0; expected a finite number above 0"):
+        clip_of(frames, fps=0)
+    with pytest.raises(TypeError, match="frames is one path or file"):
+        clip_of(str(tmp_path / "clip.mp4"), fps=2)
+
+
+def test_steps() -> None:
+    clip = clip_of(pictures(5, 6, 8), seconds=[0, 1, 3, 4, 8])
+    assert clip.steps(1).tolist() == [0, 1, 3, 4, 8]
+    assert clip.steps(2).tolist() == [0.5, 3.5, 8]
+    assert clip.steps(2, time="first").tolist() == [0, 3, 8]
+    assert clip.steps(3).tolist() == [1.5, 6]  # the last step: 4, 8 and 8 again
+    with pytest.raises(ValueError, match="temporal_patch is 0; expected at least 1"):
+        clip.steps(0)
+
+
+@pytest.mark.parametrize("count", [7, 50, 75])
+@pytest.mark.parametrize("fps", [0.7, 2, 5])
+def test_seconds_per_step_equal_transformers(count: int, fps: float) -> None:
+    clip = read_clip(video(pictures(count), kind="matroska"), family("qwen2.5-vl"), fps=fps)
+    assert clip.indices is not None
+    metadata = VideoMetadata(total_num_frames=count, fps=30.0, frames_indices=list(clip.indices))
+    assert clip.seconds_per_step(2) == 2 / metadata.sampled_fps
+
+
+def test_pyav_is_loaded_when_a_video_is_read() -> None:
+    code = (
+        "import sys, mrope.vision.clips; print([name for name in ('av', 'PIL', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_without_pyav(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "av", None)
+    with pytest.raises(ImportError, match=r"clips are read through PyAV, .* pip install 'mrope\[video\]'"):
+        measure_clip(b"\0" * 100)

@@ -1,0 +1,167 @@
+"""What tokens see and what models say, drawn over the original picture.
+
+Letters: N LLM tokens, n boxes, h x w pixels of the drawing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Bool, Float64, Shaped
+from torch import Tensor
+
+from mrope.checks import one_of, whole
+
+from .boxes import Shapes, into_window
+from .load import Picture, load
+from .plan import Plan
+from .regions import token_map
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+else:
+    Image = Any
+
+INKS = ((230, 60, 40), (20, 120, 220), (0, 140, 80), (190, 60, 190), (220, 130, 0), (0, 140, 150))
+"""The colours of boxes, one after the other."""
+
+TINT = (255, 190, 0)
+HEAT = ((40, 60, 160), (240, 60, 30), (255, 230, 60))
+"""The colours of the least, a middle and the greatest value of a heat map."""
+
+
+def draw(
+    picture: Picture,
+    plan: Plan,
+    *,
+    grid: Literal["tokens", "parts", "none"] = "tokens",
+    boxes: Shapes | None = None,
+    labels: Sequence[str] | None = None,
+    tokens: Shaped[np.ndarray, "..."] | Shaped[Tensor, "..."] | Sequence[int] | None = None,
+    heat: Shaped[np.ndarray, " N"] | Shaped[Tensor, " N"] | None = None,
+    part: int | None = None,
+    step: int = 0,
+    max_side: int = 1600,
+) -> Image:
+    """The original picture with its token grid, boxes, some of its tokens and a heat map.
+
+    Args:
+        picture: what the plan was made of, or one frame of a clip; see `load`.
+        grid: lines where one token, or one part (tile, slice), ends and the next begins: dark on light and light on
+            dark.
+        boxes: (n, 4) in pixels of the original picture, as `Plan.decode_boxes` gives them.
+        labels: a word for each box.
+        tokens: that are tinted: a mask (N,) as `tokens_in` gives it, or their numbers.
+        heat: (N,), a value for each token, such as the attention that it gets, over the picture in gray; the least is
+            blue and the greatest yellow.
+        part: whose tokens; None lays all over one another, slices over their thumbnail.
+        step: of a clip, as in `token_map`.
+        max_side: most pixels of the longer side of the drawing; smaller pictures are drawn as they are.
+
+    Returns:
+        A PIL image; lines are as wide as it takes to see them.
+
+    Raises:
+        ValueError: the picture has another size than the plan says, there is not one label a box or one value a token,
+            or no such part, step or token.
+
+    >>> import mrope, torch
+    >>> picture = torch.zeros(3, 480, 640, dtype=torch.uint8)
+    >>> draw(picture, mrope.family("qwen3-vl").plan(picture), tokens=[137], max_side=320).size
+    (320, 240)
+    """
+    from PIL import Image
+
+    one_of("grid", grid, ("tokens", "parts", "none"))
+    pixels = load(picture)
+    if tuple(pixels.shape[1:]) != plan.original:
+        raise ValueError(f"picture is {tuple(pixels.shape[1:])} (height, width), its plan says {plan.original}")
+    scale = min(1.0, whole("max_side", max_side, 1) / max(plan.original))
+    size = tuple(max(1, round(side * scale)) for side in plan.original)
+    drawing = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).cpu().numpy())).resize(size[::-1])
+    canvas = np.asarray(drawing, dtype=np.float64)
+
+    def laid(values: Any) -> Float64[np.ndarray, "h w"]:
+        return token_map(plan, values, part=part, step=step, size=(size[0], size[1]))
+
+    if heat is not None:
+        canvas = _heated(canvas, laid(heat))
+    if tokens is not None:
+        chosen = laid(_mask(tokens, plan.tokens)) == 1
+        canvas[chosen] = canvas[chosen] * 0.6 + np.array(TINT) * 0.4
+    if grid != "none":
+        numbers = np.arange(plan.tokens) if grid == "tokens" else _part_numbers(plan)
+        lines = _borders(laid(numbers), width=max(1, max(size) // 1200))
+        canvas[lines] = canvas[lines] * 0.6 + (canvas[lines].mean(axis=-1, keepdims=True) < 128) * (255 * 0.4)
+    drawing = Image.fromarray(canvas.round().astype(np.uint8))
+    if boxes is not None:
+        corners = np.array(_numbers(into_window(boxes, (0, 0), plan.original, size)), dtype=np.float64)
+        _draw_boxes(drawing, corners.reshape(-1, 4), labels)
+    elif labels is not None:
+        raise ValueError(f"labels are {list(labels)}, and there are no boxes; give both")
+    return drawing
+
+
+def _numbers(values: Any) -> Any:
+    return values.detach().cpu() if isinstance(values, Tensor) else values
+
+
+def _mask(tokens: Any, count: int) -> Bool[np.ndarray, " N"]:
+    chosen = np.asarray(_numbers(tokens))
+    if chosen.dtype == bool:
+        return chosen
+    chosen = chosen.astype(np.int64).reshape(-1)
+    if ((chosen < 0) | (chosen >= count)).any():
+        raise ValueError(f"tokens are {chosen.tolist()}; the picture has {count}, counted from 0")
+    mask = np.zeros(count, dtype=bool)
+    mask[chosen] = True
+    return mask
+
+
+def _part_numbers(plan: Plan) -> np.ndarray:
+    counts = [part.grid[0] * part.grid[1] * part.grid[2] // (plan.merge**2 * plan.temporal_merge) for part in plan.parts]
+    return np.arange(len(counts)).repeat(counts)
+
+
+def _borders(laid: Float64[np.ndarray, "h w"], *, width: int) -> Bool[np.ndarray, "h w"]:
+    """The first pixels of everything that differs from its neighbour above or to the left."""
+    laid, lines = np.nan_to_num(laid, nan=-1), np.zeros(laid.shape, dtype=bool)
+    for shift in range(width):
+        lines[1 + shift :] |= (laid[1:] != laid[:-1])[: len(laid) - 1 - shift]
+        lines[:, 1 + shift :] |= (laid[:, 1:] != laid[:, :-1])[:, : laid.shape[1] - 1 - shift]
+    return lines
+
+
+def _heated(canvas: Float64[np.ndarray, "h w 3"], laid: Float64[np.ndarray, "h w"]) -> Float64[np.ndarray, "h w 3"]:
+    """The canvas in gray under a heat map; where there is no value, gray alone."""
+    seen = np.isfinite(laid)
+    least, most = (laid[seen].min(), laid[seen].max()) if seen.any() else (0.0, 0.0)
+    places = np.where(seen, laid - least, 0) / (most - least if most > least else 1)
+    colours = np.stack([np.interp(places, (0, 0.5, 1), channel) for channel in zip(*HEAT, strict=True)], axis=-1)
+    gray = canvas.mean(axis=-1, keepdims=True)
+    return gray + np.where(seen[..., None], 0.55, 0) * (colours - gray)
+
+
+def _draw_boxes(drawing: Image, boxes: Float64[np.ndarray, "n 4"], labels: Sequence[str] | None) -> None:
+    """Boxes in a white and a dark frame, which show on any ground, with their labels on a plate above or inside."""
+    from PIL import ImageDraw, ImageFont
+
+    if labels is not None and len(labels) != len(boxes):
+        raise ValueError(f"{len(labels)} labels came for {len(boxes)} boxes; expected one each")
+    if not np.isfinite(boxes).all() or (boxes[:, :2] > boxes[:, 2:]).any():
+        raise ValueError("boxes hold NaN, or a right side left of the left one; leave those out")
+    pen = ImageDraw.Draw(drawing)
+    width = max(2, max(drawing.size) // 400)
+    font = ImageFont.load_default(max(11, max(drawing.size) // 70))
+    for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
+        ink = INKS[number % len(INKS)]
+        for grow, colour, wide in ((2, (20, 20, 20), 1), (1, (255, 255, 255), 1), (0, ink, width)):
+            pen.rectangle((left - grow, top - grow, right + grow, bottom + grow), outline=colour, width=wide)
+        if labels is not None:
+            _, _, reach, tall = (round(side) for side in pen.textbbox((0, 0), labels[number], font=font))
+            across = min(max(left, 0), max(drawing.width - reach - 2 * width, 0))
+            down = top - tall - 2 * width if top >= tall + 2 * width else max(top, 0)
+            pen.rectangle((across, down, across + reach + 2 * width, down + tall + 2 * width), fill=ink)
+            pen.text((across + width, down + width), labels[number], font=font, fill=(255, 255, 255))

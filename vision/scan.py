@@ -1,0 +1,414 @@
+"""Whole data sets planned from headers: folders, globs, JSONL files, tar shards, PDFs; nothing is decoded."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from typing import IO, Any, Literal, get_args
+
+import numpy as np
+
+from mrope.checks import one_of, whole
+from mrope.families import Family
+
+from .files import is_file, name_of
+from .fitting import Conflict
+from .load import measure
+from .pdf import pdf_pages
+from .plan import Plan, Size
+from .planning import plan
+
+OnError = Literal["raise", "skip", "keep"]
+"""What becomes of a picture that cannot be read or planned: its error is raised, it is left out and listed in
+`Scan.skipped`, or it comes with its error."""
+Progress = Literal["none", "bar"]
+
+PICTURES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp", ".avif", ".ppm", ".pgm")
+"""How files in folders and shards end that are taken for pictures; those named one by one may end in anything."""
+
+_PREFIX = 1 << 16
+"""Bytes of a JPEG, GIF or BMP in a shard that are read first; they nearly always hold the header."""
+_HEAD_FIRST = (b"\xff\xd8\xff", b"GIF8", b"BM")
+_PNG = b"\x89PNG\r\n\x1a\n"
+_BROKEN_SHARD = (tarfile.TarError, EOFError, zlib.error)
+_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError, *_BROKEN_SHARD)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What a scan found out about one picture.
+
+    Args:
+        name: its path; of a picture in a shard "shard.tar/member", of a page "file.pdf, page 1", of one without a name
+            its number.
+        size: (height, width) in pixels, upright; None if it could not be read.
+        orientation: EXIF, 1..8 (1: none).
+        plan: None without a family, and where there is none.
+        error: why there is no size or no plan, in one line; None where all is well.
+    """
+
+    name: str
+    size: Size | None
+    orientation: int = 1
+    plan: Plan | None = None
+    error: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Scan:
+    """An iterator over `Scanned` pictures, read one after the other as they are asked for.
+
+    Args:
+        found: those to come.
+        count: pictures seen so far, those left out too.
+        skipped: (name, error) of those that were left out so far.
+    """
+
+    found: Iterator[Scanned]
+    count: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+
+    def __iter__(self) -> Scan:
+        return self
+
+    def __next__(self) -> Scanned:
+        return next(self.found)
+
+
+def scan(
+    source: Any,
+    family: Family | None = None,
+    *,
+    min_tokens: int | None = None,
+    max_tokens: int | None = None,
+    conflict: Conflict = "error",
+    on_error: OnError = "raise",
+    column: str = "image",
+    progress: Progress = "none",
+) -> Scan:
+    """Sizes and plans of many pictures, from their headers alone.
+
+    Args:
+        source: a folder, with all below it; a glob; a JSONL file; a tar shard, as WebDataset has them, compressed or
+            not, whose members are read where they lie; a PDF with its pages; a picture: path, bytes or what else `plan`
+            takes; (height, width); a list or any iterable of those; or a dict with a name for each of those that are
+            pictures or sizes. Folders, globs and tar shards are gone through
+            by name, in order of the names, and of the shard.
+        family: for whom pictures are planned; None measures them only.
+        min_tokens: as in `plan`.
+        max_tokens: as in `plan`.
+        conflict: as in `plan`; with "skip" a picture that does not fit comes without plan and without error.
+        on_error: "raise", "skip" or "keep".
+        column: of a JSONL file: the field that holds the path of a picture, relative to the file, or a list of them.
+        progress: "bar" shows one on stderr.
+
+    Returns:
+        An iterator that works as it is asked; what it left out is in its `skipped`.
+
+    Raises:
+        OSError, ValueError: as `plan`, for the first picture that fails with `on_error="raise"`; and, whatever
+            `on_error` says, a source that does not exist, or a glob, folder or shard without pictures.
+
+    >>> import mrope
+    >>> found = scan([(480, 640), (10, 4000)], mrope.family("qwen2.5-vl"), on_error="skip")
+    >>> [one.plan.tokens for one in found], found.count, found.skipped[0][0]
+    ([391], 2, '1')
+    """
+    one_of("conflict", conflict, get_args(Conflict))
+    one_of("on_error", on_error, get_args(OnError))
+    one_of("progress", progress, get_args(Progress))
+    if family is None and (min_tokens, max_tokens) != (None, None):
+        raise ValueError("min_tokens and max_tokens need a family; give it, or drop them")
+
+    @lru_cache(maxsize=4096)
+    def planned(size: Size) -> Plan | None:
+        assert family is not None
+        return plan(size, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict)
+
+    def look(name: str, picture: Any) -> Scanned:
+        size, orientation = None, 1
+        try:
+            picture = picture() if callable(picture) else picture
+            size, orientation = (_sides(picture), 1) if isinstance(picture, tuple) else measure(picture)
+            one = None if family is None else planned(size)
+        except _ERRORS as error:
+            if on_error == "raise":
+                raise _named(error, name) from None
+            return Scanned(name=name, size=size, orientation=orientation, error=_line(error))
+        if one is not None and (orientation != 1 or isinstance(picture, str)):
+            one = replace(one, source=picture if isinstance(picture, str) else None, orientation=orientation)
+        return Scanned(name=name, size=size, orientation=orientation, plan=one)
+
+    def work() -> Iterator[Scanned]:
+        items = _pictures(source, column)
+        for name, picture in _bar(items, source) if progress == "bar" else items:
+            one = look(name, picture)
+            result.count += 1
+            if one.error is not None and on_error == "skip":
+                result.skipped.append((name, one.error))
+            else:
+                yield one
+
+    result = Scan(work())
+    return result
+
+
+Named = tuple[str, Any]
+"""A picture, or a function that reads one, and how errors call it."""
+
+
+def _pictures(source: Any, column: str) -> Iterator[Named]:
+    """All pictures of a source, with their names."""
+    if isinstance(source, Mapping):
+        yield from source.items()
+    elif isinstance(source, (str, os.PathLike)):
+        yield from _of_path(os.fspath(source), column)
+    elif is_file(source) or isinstance(source, tuple) or not isinstance(source, Iterable) or hasattr(source, "shape"):
+        yield name_of(source) or "0", source
+    else:
+        for number, one in enumerate(source):
+            if isinstance(one, (str, os.PathLike)):
+                yield from _of_path(os.fspath(one), column)
+            else:
+                yield str(number), one
+
+
+def _of_path(path: str, column: str) -> Iterator[Named]:
+    suffix = os.path.splitext(path)[1].lower()
+    if os.path.isdir(path):
+        found = (os.path.join(folder, name) for folder, _, names in _walk(path) for name in sorted(names))
+        yield from _some(((one, one) for one in found if one.lower().endswith(PICTURES)), f"{path}: is a folder")
+    elif not os.path.exists(path) and glob.has_magic(path):
+        names = (one for one in sorted(glob.iglob(path, recursive=True)) if not os.path.isdir(one))
+        yield from _some((item for name in names for item in _of_path(name, column)), f"{path}: is a pattern")
+    elif suffix in (".jsonl", ".ndjson"):
+        yield from _of_jsonl(path, column)
+    elif suffix == ".tar" or path.lower().endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")):
+        yield from _some(_of_tar(path), f"{path}: is a shard")
+    elif suffix == ".pdf":
+        yield from _pages(path)
+    else:
+        yield path, path
+
+
+def _walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
+    for folder, below, names in os.walk(path):
+        below.sort()
+        yield folder, below, names
+
+
+def _some(items: Iterator[Named], what: str) -> Iterator[Named]:
+    """The items, of which there must be one."""
+    first = next(items, None)
+    if first is None:
+        raise ValueError(f"{what} without pictures, whose names end in {' '.join(PICTURES)}")
+    yield first
+    yield from items
+
+
+def _pages(path: str) -> Iterator[Named]:
+    try:
+        pages = pdf_pages(path)
+    except _ERRORS as error:
+        yield path, _raising(error)
+        return
+    yield from ((str(page), page) for page in pages)
+
+
+def _of_jsonl(path: str, column: str) -> Iterator[Named]:
+    folder = os.path.dirname(path)
+    with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+        for number, line in enumerate(lines, 1):
+            if not line.strip():
+                continue
+            name = f"{path}:{number}"
+            try:
+                paths = _paths(json.loads(line), column)
+            except ValueError as error:
+                yield name, _raising(ValueError(str(error)))
+                continue
+            for one in paths:
+                whole_path = os.path.join(folder, one)
+                yield whole_path, whole_path
+
+
+def _paths(row: Any, column: str) -> list[str]:
+    value = row.get(column) if isinstance(row, dict) else None
+    paths = value if isinstance(value, list) else [value]
+    if not all(isinstance(one, str) for one in paths):
+        raise ValueError(f"column {column!r} is {value!r}; expected a path or a list of paths")
+    return paths
+
+
+def _of_tar(path: str) -> Iterator[Named]:
+    try:
+        with tarfile.open(path) as shard:
+            for member in shard:
+                if member.isfile() and member.name.lower().endswith(PICTURES):
+                    yield f"{path}/{member.name}", partial(_head, shard, member)
+                shard.members.clear()  # tarfile keeps them all otherwise, and a shard has thousands
+    except _BROKEN_SHARD as error:
+        yield path, _raising(ValueError(f"broken shard ({_line(error)})"))
+
+
+def _head(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    """As much of a picture as says its size and orientation, as a file of its own."""
+    file, start, size = shard.fileobj, member.offset_data, member.size
+    assert file is not None  # as long as the shard is open
+    file.seek(start)
+    prefix = file.read(min(size, _PREFIX))
+    if size <= _PREFIX:
+        return prefix
+    if prefix.startswith(_PNG):
+        return _without_pixels(file, start, start + size)
+    if prefix.startswith(_HEAD_FIRST):
+        try:
+            measure(prefix)
+            return prefix
+        except ValueError:
+            pass  # a profile or a preview fills the prefix
+    return prefix + file.read(size - len(prefix))
+
+
+def _without_pixels(file: IO[bytes], start: int, end: int) -> bytes:
+    """A PNG with one empty chunk of pixels: its orientation may stand behind them."""
+    kept, place, has_pixels = [_PNG], start + len(_PNG), False
+    while place + 8 <= end:
+        file.seek(place)
+        length, kind = struct.unpack(">I4s", file.read(8))
+        if kind != b"IDAT":
+            file.seek(place)
+            kept.append(file.read(min(length + 12, end - place)))
+        elif not has_pixels:
+            kept.append(struct.pack(">I4sI", 0, b"IDAT", zlib.crc32(b"IDAT")))
+            has_pixels = True
+        place += length + 12
+    return b"".join(kept)
+
+
+def _raising(error: Exception) -> Callable[[], Any]:
+    def fail() -> Any:
+        raise error
+
+    return fail
+
+
+def _sides(size: tuple[Any, ...]) -> Size:
+    if len(size) != 2:
+        raise TypeError(f"the size of a picture is a tuple (height, width), got {size!r}")
+    return whole("height", size[0], 1), whole("width", size[1], 1)
+
+
+def _named(error: Exception, name: str) -> Exception:
+    """The error, with the picture's name in front where it does not say it."""
+    if isinstance(error, OSError) or name in str(error):
+        return error
+    kind = next((kind for kind in (TypeError, ImportError, MemoryError) if isinstance(error, kind)), ValueError)
+    return kind(f"{name}: {error}")
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _bar(items: Iterator[Named], source: Any) -> Iterable[Named]:
+    """The items, under a bar on stderr, which counts where nobody knows how many there are."""
+    from rich.console import Console
+    from rich.progress import track
+
+    total = len(source) if isinstance(source, Sequence) and not is_file(source) else None
+    return track(items, "scanning", total=total, console=Console(stderr=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """What many planned pictures come to.
+
+    Args:
+        pictures: how many there are.
+        planned: how many of them have a plan.
+        tokens: LLM tokens that show them, all together.
+        prompt_tokens: the same with newlines and markers.
+        percentiles: (per cent, tokens): so many per cent of the planned pictures have at most so many tokens.
+        histogram: (tokens, pictures): how many have at most so many tokens, and more than the row before says.
+        above: (cutoff, share): what share of the planned pictures has more prompt tokens than a cutoff, 0..1.
+        shrunk: pictures with fewer tokens than their own size would take.
+        enlarged: pictures with more.
+        unfit: (name, why) of those that were read, but have no plan: too thin, or too large for the limits.
+        unread: (name, why) of those without a size.
+    """
+
+    pictures: int
+    planned: int
+    tokens: int
+    prompt_tokens: int
+    percentiles: tuple[tuple[int, int], ...]
+    histogram: tuple[tuple[int, int], ...]
+    above: tuple[tuple[int, float], ...]
+    shrunk: int
+    enlarged: int
+    unfit: tuple[tuple[str, str], ...]
+    unread: tuple[tuple[str, str], ...]
+
+
+def summarize(scanned: Iterable[Scanned], *, cutoffs: Sequence[int] = ()) -> Summary:
+    """Count up what a scan yields; of each picture only two numbers are kept.
+
+    Args:
+        scanned: by a scan with a family.
+        cutoffs: prompt tokens of interest, such as the length that training cuts off at.
+
+    >>> import mrope
+    >>> sizes = [(480, 640), (480, 640), (3024, 4032)]
+    >>> summary = summarize(scan(sizes, mrope.family("qwen3-vl")), cutoffs=(1000,))
+    >>> summary.tokens, summary.percentiles[2], summary.histogram[0]
+    (12444, (50, 300), (512, 2))
+    >>> summary.above
+    ((1000, 0.3333333333333333),)
+    """
+    limits = [whole("cutoffs", cutoff, 0) for cutoff in cutoffs]
+    costs: list[tuple[int, int]] = []
+    grown: list[int] = []
+    unfit, unread, count = [], [], 0
+    for one in scanned:
+        count += 1
+        if one.plan is not None:
+            costs.append((one.plan.tokens, one.plan.prompt_tokens or 0))
+            own = [max(1, round(side / one.plan.factor)) for side in one.plan.original]
+            grown.append(one.plan.tokens - own[0] * own[1])
+        elif one.size is None:
+            unread.append((one.name, one.error or ""))
+        else:
+            unfit.append((one.name, one.error or "left out by conflict"))
+    tokens, prompts = np.array(costs, dtype=np.int64).reshape(-1, 2).T
+    percents = (0, 5, 50, 95, 99, 100) if len(tokens) else ()
+    return Summary(
+        pictures=count,
+        planned=len(tokens),
+        tokens=int(tokens.sum()),
+        prompt_tokens=int(prompts.sum()),
+        percentiles=tuple((per, int(np.percentile(tokens, per, method="inverted_cdf"))) for per in percents),
+        histogram=_histogram(tokens),
+        above=tuple((limit, float((prompts > limit).mean()) if len(prompts) else 0.0) for limit in limits),
+        shrunk=sum(more < 0 for more in grown),
+        enlarged=sum(more > 0 for more in grown),
+        unfit=tuple(unfit),
+        unread=tuple(unread),
+    )
+
+
+def _histogram(tokens: np.ndarray) -> tuple[tuple[int, int], ...]:
+    """By powers of two, from the first to the last that has pictures."""
+    if not len(tokens):
+        return ()
+    powers = np.ceil(np.log2(tokens)).astype(int)
+    return tuple((2 ** int(power), int((powers == power).sum())) for power in range(powers.min(), powers.max() + 1))
