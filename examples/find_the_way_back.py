@@ -13,8 +13,7 @@ from pathlib import Path
 
 import mrope
 from mrope.data import asset
-from mrope.vision.draw import draw
-from mrope.vision.regions import crop, region, tokens_in
+from mrope.vision import crop, draw, region, tokens_in
 
 WRITTEN = [[80, 72, 585, 114], [512, 488, 920, 616]]
 """Boxes in thousandths of the page, as Qwen3-VL writes them."""

@@ -16,8 +16,7 @@ COLUMNS = ("family", "patch, merge", "layout", "rotary pairs", "resize rule", "p
 LEGEND = """
 `grid` is `GridLayout` of `mrope.layouts`, and so on; a star marks a rule of positions that is unconfirmed: found in one
 code alone, or contradicted. Rotary pairs are those of t, h and w where no axes are named. `help(mrope.Family)` explains
-the words. Positions are built for all; pictures are planned and cut where the resize rule is `area` and the patch order
-`blocks` (clips too, save those of `ernie4.5-vl`), and the others are refused by name.
+the words. Positions are built and pictures planned and cut for all, and clips where the family's processors take them.
 
 `mrope.Family.from_config(folder)` reads what a checkpoint of the first three states. Each recorded value names its
 source in `family.sources`; none could be opened from the checkpoints here. Class defaults and guesses are called that.

@@ -35,7 +35,9 @@ def plans() -> dict[str, Plan]:
         if family(name).resize in ("slices", "padded", "two-sided"):
             continue
         for conflict in ("pad", "tile", "family"):
-            made[f"{name} {conflict}"] = plan_of((70, 5600), family(name), min_tokens=4, max_tokens=60, conflict=conflict)
+            made[f"{name} {conflict}"] = plan_of(
+                (70, 5600), family(name), min_tokens=4, max_tokens=60, conflict=conflict
+            )
     return made
 
 
@@ -74,7 +76,10 @@ def test_there_and_back_for_every_family_policy_part_and_orientation(name: str, 
             back = plan.decode_boxes(written, part=number, convention=convention)
             np.testing.assert_allclose(plan.to_stored(back), SHAPES, atol=1e-8)
             for box, mapped in zip(upright.reshape(-1, 4), written.reshape(-1, 4), strict=True):
-                expected = [*in_model(plan, number, convention, *box[:2]), *in_model(plan, number, convention, *box[2:])]
+                expected = [
+                    *in_model(plan, number, convention, *box[:2]),
+                    *in_model(plan, number, convention, *box[2:]),
+                ]
                 np.testing.assert_allclose(mapped, expected, rtol=1e-9, atol=1e-8)
 
 
@@ -110,7 +115,9 @@ def test_through_whole_thousandths_a_corner_moves_by_half_of_one_at_most() -> No
 
 def test_worked_values() -> None:
     # 640 wide x 480 high becomes 644 x 476; thousandths do not care; padding does.
-    assert family("qwen2.5-vl").plan((480, 640)).encode_boxes([64, 48, 320, 120]) == pytest.approx([64.4, 47.6, 322, 119])
+    assert family("qwen2.5-vl").plan((480, 640)).encode_boxes([64, 48, 320, 120]) == pytest.approx(
+        [64.4, 47.6, 322, 119]
+    )
     assert family("qwen3-vl").plan((600, 800)).encode_boxes([100, 100, 200, 200]) == pytest.approx(
         [125, 500 / 3, 250, 1000 / 3]
     )

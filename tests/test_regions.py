@@ -217,7 +217,7 @@ def test_maps_of_tokens() -> None:
 
 def test_crops_have_the_original_pixels_and_come_back() -> None:
     picture = noise(300, 500)
-    plan = plan_of(picture, QWEN3, max_tokens=20)
+    plan = plan_of(picture, QWEN3, max_tokens=90)
     cut = crop(picture, plan, [100, 200, 300, 500])
     np.testing.assert_array_equal(cut.pixels.permute(1, 2, 0), picture[60:150, 50:150])
     wide = crop(picture, plan, torch.tensor([100, 200, 300, 500]), margin=1)

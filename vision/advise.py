@@ -100,7 +100,7 @@ def advise(
     >>> import mrope
     >>> advice = advise(np.zeros((1754, 1240), np.uint8), mrope.family("qwen2.5-vl"), x_height=10)
     >>> advice.max_tokens, round(advice.reached, 2), advice.warning
-    (1161, 0.46, None)
+    (1190, 0.47, None)
     """
     one_of("task", task, get_args(Task))
     if not 0 < positive("share", share) <= 1:
@@ -183,13 +183,14 @@ def x_heights(page: Picture) -> Float[np.ndarray, " L"]:
     pieces = [_pieces(ink) for ink in (contrast < -strong, contrast > strong)]
     found = [_lines(one) for one in pieces]
     common = int(len(found[1][1]) > len(found[0][1]))
-    # What looks like lines of the rarer kind inside the letters of the other are holes in these.
+    # Lines of the rarer kind inside letters of the other, or close to them, are the holes and gaps of these.
     height = np.zeros(gray.shape, dtype=np.int64)
     for top, left, bottom, right in pieces[common].T.tolist():
-        height[top:bottom, left:right] = bottom - top
+        reach = (bottom - top) // 3
+        height[top:bottom, max(0, left - reach) : right + reach] = bottom - top
     holes, hole_heights = found[1 - common]
     around = height[tuple((holes[:2] + holes[2:]) // 2)]
-    return np.concatenate([found[common][1], hole_heights[(around == 0) | (around > 2.5 * (holes[2] - holes[0]))]])
+    return np.concatenate([found[common][1], hole_heights[(around == 0) | (around > 4 * (holes[2] - holes[0]))]])
 
 
 def _surroundings(gray: Float[np.ndarray, "h w"]) -> tuple[np.ndarray, np.ndarray]:

@@ -61,9 +61,9 @@ def plan_many(
             Or there are not as many floors or priorities as pictures.
 
     >>> import mrope
-    >>> plans = plan_many([(3024, 4032), (3024, 4032), (200, 300)], mrope.family("qwen3-vl"), budget=2000)
+    >>> plans = plan_many([(3024, 4032), (3024, 4032), (200, 300)], mrope.family("qwen2.5-vl"), budget=2000)
     >>> [one.tokens for one in plans]
-    [972, 972, 54]
+    [972, 910, 77]
     """
     one_of("count", count, get_args(Counted))
     budget = whole("budget", budget, 1)
@@ -175,7 +175,7 @@ def _each(name: str, given: Any, count: int, otherwise: int) -> Sequence[Any]:
         return [otherwise if given is None else given] * count
     if len(given) != count:
         raise ValueError(f"{name} has {len(given)} values for {count} pictures; expected one each")
-    return given
+    return list(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

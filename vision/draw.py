@@ -79,12 +79,12 @@ def draw(
     if tuple(pixels.shape[1:]) != plan.original:
         raise ValueError(f"picture is {tuple(pixels.shape[1:])} (height, width), its plan says {plan.original}")
     scale = min(1.0, whole("max_side", max_side, 1) / max(plan.original))
-    size = tuple(max(1, round(side * scale)) for side in plan.original)
-    drawing = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).cpu().numpy())).resize(size[::-1])
+    height, width = (max(1, round(side * scale)) for side in plan.original)
+    drawing = Image.fromarray(np.ascontiguousarray(pixels.permute(1, 2, 0).cpu().numpy())).resize((width, height))
     canvas = np.asarray(drawing, dtype=np.float64)
 
     def laid(values: Any) -> Float64[np.ndarray, "h w"]:
-        return token_map(plan, values, part=part, step=step, size=(size[0], size[1]))
+        return token_map(plan, values, part=part, step=step, size=(height, width))
 
     if heat is not None:
         canvas = _heated(canvas, laid(heat))
@@ -93,11 +93,11 @@ def draw(
         canvas[chosen] = canvas[chosen] * 0.6 + np.array(TINT) * 0.4
     if grid != "none":
         numbers = np.arange(plan.tokens) if grid == "tokens" else _part_numbers(plan)
-        lines = _borders(laid(numbers), width=max(1, max(size) // 1200))
+        lines = _borders(laid(numbers), width=max(1, max(height, width) // 1200))
         canvas[lines] = canvas[lines] * 0.6 + (canvas[lines].mean(axis=-1, keepdims=True) < 128) * (255 * 0.4)
     drawing = Image.fromarray(canvas.round().astype(np.uint8))
     if boxes is not None:
-        corners = np.array(_numbers(into_window(boxes, (0, 0), plan.original, size)), dtype=np.float64)
+        corners = np.array(_numbers(into_window(boxes, (0, 0), plan.original, (height, width))), dtype=np.float64)
         _draw_boxes(drawing, corners.reshape(-1, 4), labels)
     elif labels is not None:
         raise ValueError(f"labels are {list(labels)}, and there are no boxes; give both")
@@ -105,7 +105,7 @@ def draw(
 
 
 def _numbers(values: Any) -> Any:
-    return values.detach().cpu() if isinstance(values, Tensor) else values
+    return values.detach().cpu().numpy() if isinstance(values, Tensor) else values
 
 
 def _mask(tokens: Any, count: int) -> Bool[np.ndarray, " N"]:
@@ -121,7 +121,9 @@ def _mask(tokens: Any, count: int) -> Bool[np.ndarray, " N"]:
 
 
 def _part_numbers(plan: Plan) -> np.ndarray:
-    counts = [part.grid[0] * part.grid[1] * part.grid[2] // (plan.merge**2 * plan.temporal_merge) for part in plan.parts]
+    counts = [
+        part.grid[0] * part.grid[1] * part.grid[2] // (plan.merge**2 * plan.temporal_merge) for part in plan.parts
+    ]
     return np.arange(len(counts)).repeat(counts)
 
 
@@ -154,7 +156,7 @@ def _draw_boxes(drawing: Image, boxes: Float64[np.ndarray, "n 4"], labels: Seque
         raise ValueError("boxes hold NaN, or a right side left of the left one; leave those out")
     pen = ImageDraw.Draw(drawing)
     width = max(2, max(drawing.size) // 400)
-    font = ImageFont.load_default(max(11, max(drawing.size) // 70))
+    font = ImageFont.load_default(max(13, max(drawing.size) // 70))
     for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
         ink = INKS[number % len(INKS)]
         for grow, colour, wide in ((2, (20, 20, 20), 1), (1, (255, 255, 255), 1), (0, ink, width)):

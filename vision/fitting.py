@@ -53,10 +53,20 @@ def _grid_over(size: Size, family: Family) -> tuple[int, int, int]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Found:
-    """What the trained rule makes of many pictures; `thin` ones are beyond its ratio, and not all others fit."""
+    """What the trained rule makes of n pictures.
 
-    resized: np.ndarray
-    grids: np.ndarray
+    Args:
+        resized: heights and widths (n,) in pixels, of the picture or its thumbnail.
+        cells: rows and columns (n,) of tokens that these fill.
+        slices: (n, 2) rows and columns of slices, zeros where there are none.
+        whole: (n, 2) height and width of what the slices make up.
+        tokens: (n,) of all.
+        thin: (n,) those beyond the rule's ratio, or below its least side.
+        fits: (n,) those that are neither thin nor above the limit.
+    """
+
+    resized: rules.Sizes
+    cells: rules.Sizes
     slices: np.ndarray
     whole: np.ndarray
     tokens: np.ndarray
@@ -67,21 +77,24 @@ class Found:
 def measured(family: Family, height: np.ndarray, width: np.ndarray, limits: Limits) -> Found:
     """What the trained rule makes of pictures of these sizes (n,)."""
     least, most = limits
-    factor, unit = family.factor, family.factor**2
+    factor = family.factor
     slices = whole = np.zeros((len(height), 2), dtype=np.int64)
     if family.resize == "slices":
-        cut, tokens = _cut(family, height, width, None if most is None else most // unit)
-        resized, slices, whole = cut[:, 0], cut[:, 1], cut[:, 2]
+        cut, tokens = _cut(family, height, width, None if most is None else most // factor**2)
+        resized, slices, whole = (cut[:, 0, 0], cut[:, 0, 1]), cut[:, 1], cut[:, 2]
+        cells = (resized[0] // factor, resized[1] // factor)
     else:
-        resized = np.stack(_rule(family, height, width, least, most), axis=1)
-        tokens = (-(-resized // factor)).prod(axis=1)
-    limit = rules.TWO_SIDED_RATIO if family.resize == "two-sided" else rules.MAX_RATIO
-    thin = (rules.ratio(height, width) > limit) & (family.resize not in ("padded", "slices"))
+        resized = _rule(family, height, width, least, most)
+        cells = (-(-resized[0] // factor), -(-resized[1] // factor))
+        tokens = cells[0] * cells[1]
+    thin = np.zeros(len(height), dtype=bool)
+    if family.resize not in ("padded", "slices"):
+        limit = rules.TWO_SIDED_RATIO if family.resize == "two-sided" else rules.MAX_RATIO
+        thin = (height > limit * width) | (width > limit * height)
     if family.resize == "two-sided":
         thin |= np.minimum(height, width) < factor
-    grids = np.concatenate([np.ones_like(height)[:, None], -(-resized // factor) * family.merge], axis=1)
-    fits = ~thin & ((tokens * unit <= most) if most is not None else True)
-    return Found(resized, grids, slices, whole, tokens, thin, fits)
+    fits = ~thin if most is None else ~thin & (tokens <= most // factor**2)
+    return Found(resized, cells, slices, whole, tokens, thin, fits)
 
 
 def _rule(family: Family, height: np.ndarray, width: np.ndarray, least: int | None, most: int | None) -> rules.Sizes:
@@ -138,11 +151,9 @@ def picture_parts(
 
 
 def _parts(family: Family, found: Found) -> tuple[Part, ...]:
-    (resized,), (grid,), (slices,), (whole,) = (
-        array.tolist() for array in (found.resized, found.grids, found.slices, found.whole)
-    )
-    first = Part(resized=tuple(resized), grid=tuple(grid))
-    rows, cols = slices
+    height, width, down, across = (int(side[0]) for side in (*found.resized, *found.cells))
+    first = Part(resized=(height, width), grid=(1, down * family.merge, across * family.merge))
+    (rows, cols), whole = found.slices[0].tolist(), found.whole[0].tolist()
     if not rows:
         return (first,)
     high, wide = whole[0] // rows, whole[1] // cols
@@ -177,7 +188,7 @@ def _tiles(family: Family, height: int, width: int, limits: Limits, found: Found
     if found.thin[0]:
         rows, cols = (max(1, round(side / factor)) for side in (height, width))
     else:
-        rows, cols = (side // factor for side in found.resized[0].tolist())
+        rows, cols = (int(side[0]) for side in found.cells)
     if min(rows, cols) > most:
         refuse(family, height, width, limits)
     limit = rules.TWO_SIDED_RATIO if family.resize == "two-sided" else rules.MAX_RATIO
@@ -215,8 +226,8 @@ def refuse(family: Family, height: int, width: int, limits: Limits) -> NoReturn:
     def tokens(limit: int) -> int:
         return int(measured(family, np.array([height]), np.array([width]), (least, limit * unit)).tokens[0])
 
-    resized = found.resized[0].tolist()
-    _raise_above(most // unit, f"{resized[1]} wide x {resized[0]} high", int(found.tokens[0]), tokens)
+    resized = f"{found.resized[1][0]} wide x {found.resized[0][0]} high"
+    _raise_above(most // unit, resized, int(found.tokens[0]), tokens)
 
 
 def _raise_above(most: int, size: str, found: int, tokens: Callable[[int], int]) -> NoReturn:

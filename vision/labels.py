@@ -144,9 +144,7 @@ class LabelTransform:
     def _planned(self, source: Any) -> Plan:
         if isinstance(source, list):
             source = tuple(source)  # a size that was stored as JSON
-        return plan(
-            source, self.family, min_tokens=self.min_tokens, max_tokens=self.max_tokens, conflict=self.conflict
-        )
+        return plan(source, self.family, min_tokens=self.min_tokens, max_tokens=self.max_tokens, conflict=self.conflict)
 
     def _transformed(self, record: Any, planned: Plan) -> Any:
         return transform_labels(

@@ -35,16 +35,20 @@ from .fitting import check_clips
 from .footage import footage
 from .load import Background, Picture, decode_jpeg_on, load
 from .orders import by_token
+from .pages import fresh
 from .pdf import PdfPage, render
 from .plan import Part, Plan, Resized, Size
 from .planning import plan, plan_footage, plan_video
 from .prompt import Tokenizer
 from .resize import resize
+from .strips import strips
 
 Colour = tuple[float, float, float]
 Dtype = Literal["float32", "bfloat16", "uint8"]
 Impl = Literal["auto", "eager", "numba"]
 Out = Shaped[Tensor, "n v"]
+LARGE, STRIP = 1 << 24, 4
+"""Values of a picture from which on it is resized and cut in strips, and rows of tokens in each."""
 PAYS = 1 << 18
 """Bytes of a picture from which on a compiled pass is worth its start: it is loaded once a process."""
 
@@ -277,8 +281,20 @@ class _Cutter:
         for part in planned.parts:
             _, _, tokens = next(self.steps)
             if whole is None or whole.shape[1:] != part.resized:
-                whole = self.resized(pixels_at(part.resized), planned, part)
+                pixels = pixels_at(part.resized)
+                if pixels.numel() >= LARGE and part.window == part.resized == planned.canvas:
+                    self.cut_strips(tokens[0], pixels, planned, part)
+                    continue
+                whole = self.resized(pixels, planned, part)
             self.fill(tokens[0], whole, part)
+
+    def cut_strips(self, step: Tensor, pixels: Tensor, planned: Plan, part: Part) -> None:
+        """Cut a large picture, which is never whole at its new size, some rows of tokens at a time."""
+        self.check(pixels, planned, part)
+        there, rows = pixels.to(self.values.device), STRIP * planned.factor
+        resized = strips(there, part.resized, rows, filter=self.family.filter)
+        for tokens, strip in zip(step.split(STRIP), resized, strict=True):
+            self.write(tokens, strip)
 
     def cut_clip(self, frames: Iterable[Tensor], planned: Plan) -> None:
         """Cut a clip frame by frame: the last one fills what is left of its temporal patch, and of the steps."""
@@ -298,11 +314,15 @@ class _Cutter:
 
     def resized(self, pixels: Tensor, planned: Plan, part: Part) -> Tensor:
         """The whole picture at the size that a part wants."""
+        self.check(pixels, planned, part)
+        return resize(pixels.to(self.values.device), part.resized, filter=self.family.filter)
+
+    def check(self, pixels: Tensor, planned: Plan, part: Part) -> None:
+        """Refuse pixels of another size than was planned for."""
         if pixels.shape[1:] not in (planned.original, part.resized):
             raise ValueError(
                 f"decoded to {tuple(pixels.shape[1:])} (height, width), its header says {planned.original}"
             )
-        return resize(pixels.to(self.values.device), part.resized, filter=self.family.filter)
 
     def fill(self, step: Tensor, whole: Tensor, part: Part) -> None:
         """Write the window of a part into one step of its patches."""
@@ -314,6 +334,10 @@ class _Cutter:
             padded = pixels.new_zeros(*canvas, 3).permute(2, 0, 1)
             padded[:, :height, :width] = pixels
             pixels = padded
+        self.write(step, pixels)
+
+    def write(self, step: Tensor, pixels: Tensor) -> None:
+        """Write pixels into the patches that they fill."""
         if self.impl == "numba" or (self.impl == "auto" and _pays(step, pixels)):
             fused.fill_(step, pixels, self.table(step.dtype))
         else:
@@ -333,9 +357,7 @@ class _Cutter:
         return Patches(self.values, grids, self.plans, self.mean, self.std, self.family.patch_order)
 
 
-def _pixels_at(
-    picture: Any, device: torch.device, background: Background, max_pixels: int
-) -> Callable[[Size], Tensor]:
+def _pixels_at(picture: Any, device: torch.device, background: Background, max_pixels: int) -> Callable[[Size], Tensor]:
     """What gives the pixels of a picture: a page of a PDF at any size, and all else at its own, decoded once."""
     if isinstance(picture, PdfPage):
         return lambda size: render(picture, size, max_pixels=max_pixels)
@@ -388,7 +410,7 @@ def _pays(step: Tensor, pixels: Tensor) -> bool:
 
 def _room(shape: tuple[int, int], dtype: torch.dtype, out: Tensor | None, device: torch.device | str | None) -> Tensor:
     if out is None:
-        return torch.empty(shape, dtype=dtype, device=device)
+        return fresh(shape, dtype, device)
     if device is not None and out.device != torch.device(device):
         raise ValueError(f"out lies on {out.device}, and device is {device}; give one of them")
     if out.dtype != dtype or out.ndim != 2 or out.shape[1] != shape[1] or len(out) < shape[0] or out.stride(1) != 1:

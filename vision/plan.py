@@ -215,7 +215,7 @@ class Plan:
             raise ValueError("boxes is 'none': this family's model reads and writes none")
         if convention == "unknown":
             raise ValueError(
-                "boxes is 'unknown': how this family's model writes them was not found; give convention, such as '0-1000'"
+                "boxes is 'unknown': how this family's model writes them was not found; give convention, say '0-1000'"
             )
         canvas = (part.grid[1] * self.patch, part.grid[2] * self.patch)
         corner, size = self._in_original(part.corner, part), self._in_original(canvas, part)

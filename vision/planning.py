@@ -144,22 +144,26 @@ def plan_sizes(
         original = original.reshape(0, 2).astype(np.int64)
     if original.ndim != 2 or original.shape[1] != 2 or original.dtype.kind not in "iu":
         raise TypeError(f"sizes are {original.dtype} of shape {original.shape}; expected whole numbers (n, 2)")
-    original = original.astype(np.int64)
-    if (wrong := np.flatnonzero((original < 1).any(axis=1))).size:
-        raise ValueError(f"size {wrong[0]} is {original[wrong[0]].tolist()} (height, width); expected at least 1 each")
+    height, width = np.ascontiguousarray(original.T, dtype=np.int64)
+    if original.size and original.min() < 1:
+        wrong = int(np.flatnonzero((height < 1) | (width < 1))[0])
+        raise ValueError(f"size {wrong} is {original[wrong].tolist()} (height, width); expected at least 1 each")
     limits = picture_limits(family, min_tokens, max_tokens)
-    found = measured(family, original[:, 0], original[:, 1], limits)
+    found = measured(family, height, width, limits)
     fits = ~found.thin if conflict == "family" else found.fits
-    if conflict != "skip" and not fits.all():
-        height, width = original[np.flatnonzero(~fits)[0]].tolist()
-        with naming(f"size {np.flatnonzero(~fits)[0]}"):
-            refuse(family, height, width, limits)
-    return SizePlans(
-        original,
-        *(array * fits[:, None] for array in (found.resized, found.grids, found.slices)),
-        *(array * fits for array in (found.tokens, prompt_tokens(family, found))),
-        fits,
-    )
+    complete = bool(fits.all())
+    if conflict != "skip" and not complete:
+        first = int(np.flatnonzero(~fits)[0])
+        with naming(f"size {first}"):
+            refuse(family, int(height[first]), int(width[first]), limits)
+    grids = np.ones((len(height), 3), dtype=np.int64)
+    for side, cells in enumerate(found.cells, 1):
+        np.multiply(cells, family.merge, out=grids[:, side])
+    arrays = (np.column_stack(found.resized), grids, found.slices, found.tokens, prompt_tokens(family, found))
+    if not complete:
+        for array in arrays:
+            array[~fits] = 0
+    return SizePlans(np.column_stack((height, width)), *arrays, fits)
 
 
 def plan_video(

@@ -77,20 +77,20 @@ def prompt_tokens(family: Family, found: Found) -> np.ndarray:
     """Tokens of the spans of many pictures."""
     if family.resize == "slices":
         kinds, which = np.unique(
-            np.concatenate([found.grids, found.slices, found.whole], axis=1), axis=0, return_inverse=True
+            np.column_stack([*found.cells, found.slices, found.whole]), axis=0, return_inverse=True
         )
         counts = [_sliced_tokens(family, *row) for row in kinds.tolist()]
         return np.array(counts, dtype=np.int64)[which.reshape(-1)]
     per_token, per_row, once = _affine(family)
-    rows, cols = (found.grids[:, 1:] // family.merge).T
-    return per_token * rows * cols + per_row * rows + once + family.markers
+    return per_token * found.tokens + per_row * found.cells[0] + (once + family.markers)
 
 
-def _sliced_tokens(family: Family, t: int, h: int, w: int, rows: int, cols: int, high: int, wide: int) -> int:
+def _sliced_tokens(family: Family, down: int, across: int, rows: int, cols: int, high: int, wide: int) -> int:
+    thumbnail = (1, down * family.merge, across * family.merge)
     if not rows:
-        return family.layout.tokens(Sliced((t, h, w)))
+        return family.layout.tokens(Sliced(thumbnail))
     each = (1, high // rows // family.patch, wide // cols // family.patch)
-    return family.layout.tokens(Sliced((t, h, w), (rows, cols), each))
+    return family.layout.tokens(Sliced(thumbnail, (rows, cols), each))
 
 
 @lru_cache(maxsize=64)

@@ -39,9 +39,7 @@ def token_regions(plan: Plan) -> Float64[np.ndarray, "N 4"]:
     >>> token_regions(mrope.family("qwen2-vl").plan((56, 84)))[4]
     array([28., 28., 56., 56.])
     """
-    return np.concatenate(
-        [np.tile(_cells(plan, part, plan.factor), (_steps(plan, part), 1)) for part in plan.parts]
-    )
+    return np.concatenate([np.tile(_cells(plan, part, plan.factor), (_steps(plan, part), 1)) for part in plan.parts])
 
 
 def region(plan: Plan, token: int) -> Float64[np.ndarray, "4"]:
@@ -260,7 +258,9 @@ def crop(
         )
     )
     if top >= bottom or left >= right:
-        raise ValueError(f"box {_numbers(box).tolist()} shows nothing of the picture of {plan.original} (height, width)")
+        raise ValueError(
+            f"box {_numbers(box).tolist()} shows nothing of the picture of {plan.original} (height, width)"
+        )
     return Crop(pixels[:, top:bottom, left:right], (top, left))
 
 
@@ -320,7 +320,7 @@ def _covered(cells: Float64[np.ndarray, "cells 4"], corners: Float64[np.ndarray,
 
 
 def _numbers(region: Region) -> Float64[np.ndarray, "..."]:
-    return np.array(region.detach().cpu() if isinstance(region, Tensor) else region, dtype=np.float64)
+    return np.array(region.detach().cpu().numpy() if isinstance(region, Tensor) else region, dtype=np.float64)
 
 
 def _box(box: Float[np.ndarray, "..."]) -> Float[np.ndarray, "4"]:

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import IO, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -241,7 +241,7 @@ def _of_jsonl(path: str, column: str) -> Iterator[Named]:
 
 def _paths(row: Any, column: str) -> list[str]:
     value = row.get(column) if isinstance(row, dict) else None
-    paths = value if isinstance(value, list) else [value]
+    paths: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str) for one in paths):
         raise ValueError(f"column {column!r} is {value!r}; expected a path or a list of paths")
     return paths
@@ -253,7 +253,6 @@ def _of_tar(path: str) -> Iterator[Named]:
             for member in shard:
                 if member.isfile() and member.name.lower().endswith(PICTURES):
                     yield f"{path}/{member.name}", partial(_head, shard, member)
-                shard.members.clear()  # tarfile keeps them all otherwise, and a shard has thousands
     except _BROKEN_SHARD as error:
         yield path, _raising(ValueError(f"broken shard ({_line(error)})"))
 
@@ -277,7 +276,7 @@ def _head(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return prefix + file.read(size - len(prefix))
 
 
-def _without_pixels(file: IO[bytes], start: int, end: int) -> bytes:
+def _without_pixels(file: Any, start: int, end: int) -> bytes:
     """A PNG with one empty chunk of pixels: its orientation may stand behind them."""
     kept, place, has_pixels = [_PNG], start + len(_PNG), False
     while place + 8 <= end:
@@ -308,7 +307,7 @@ def _sides(size: tuple[Any, ...]) -> Size:
 
 def _named(error: Exception, name: str) -> Exception:
     """The error, with the picture's name in front where it does not say it."""
-    if isinstance(error, OSError) or name in str(error):
+    if isinstance(error, OSError) or str(error).startswith(name):
         return error
     kind = next((kind for kind in (TypeError, ImportError, MemoryError) if isinstance(error, kind)), ValueError)
     return kind(f"{name}: {error}")

@@ -30,7 +30,7 @@ def area(height: Sides, width: Sides, *, factor: int, least: int, most: int) -> 
     >>> area(np.array([480, 639]), np.array([640, 31]), factor=28, least=3136, most=20 * 28 * 28)
     (array([ 84, 560]), array([140,  28]))
     """
-    return _fit(height, width, height * width, 1, factor, least, most)
+    return _fit(height, width, factor=factor, least=least, most=most)
 
 
 def volume(
@@ -50,7 +50,7 @@ def volume(
     width = np.where(small, (width * grow).astype(np.int64), width)
     frames = max(frames, temporal_patch)
     counted = round(frames / temporal_patch) * temporal_patch
-    return _fit(height, width, frames * height * width, counted, factor, least, most)
+    return _fit(height, width, factor=factor, least=least, most=most, frames=frames, counted=counted)
 
 
 def short_side(height: Sides, width: Sides, *, factor: int, least: int, most: int) -> Sizes:
@@ -162,27 +162,21 @@ def _scale_within(height: int, width: int, factor: int, most: int) -> float:
     return float(scales.max(initial=1 / max(height, width)))
 
 
-def ratio(height: Sides, width: Sides) -> np.ndarray:
-    """How many times the longer side is the shorter one."""
-    return np.maximum(height, width) / np.minimum(height, width)
-
-
-def _fit(height: Sides, width: Sides, pixels: Sides, counted: int, factor: int, least: int, most: int) -> Sizes:
-    """The sides, whose frames hold `pixels` in all, into the limits; `counted` frames count of what comes out."""
+def _fit(
+    height: Sides, width: Sides, *, factor: int, least: int, most: int, frames: int = 1, counted: int = 1
+) -> Sizes:
+    """The sides, of which `frames` frames go into the limits; `counted` frames count of what comes out."""
     rows, cols = np.rint(height / factor), np.rint(width / factor)
-    result = counted * factor * factor * rows * cols
-    over, under = result > most, result < least
-    if over.any():
-        shrink = np.sqrt(pixels / most)
-        rows, cols = (
-            np.where(over, _at_least_one(np.floor(side / shrink / factor)), old)
-            for side, old in ((height, rows), (width, cols))
-        )
-    if under.any():
-        grow = np.sqrt(least / pixels)
-        rows, cols = (
-            np.where(under, np.ceil(side * grow / factor), old) for side, old in ((height, rows), (width, cols))
-        )
+    result = rows * cols
+    result *= counted * factor**2
+    if (over := np.flatnonzero(result > most)).size:
+        h, w = height[over], width[over]
+        shrink = np.sqrt(frames * h * w / most)
+        rows[over], cols[over] = (_at_least_one(np.floor(side / shrink / factor)) for side in (h, w))
+    if (under := np.flatnonzero(result < least)).size:
+        h, w = height[under], width[under]
+        grow = np.sqrt(least / (frames * h * w))
+        rows[under], cols[under] = (np.ceil(side * grow / factor) for side in (h, w))
     return _pixels(rows, factor), _pixels(cols, factor)
 
 

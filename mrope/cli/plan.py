@@ -16,8 +16,7 @@ from mrope.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from mrope import Family
-    from mrope.vision import Plan
-    from mrope.vision.scan import Scanned, Summary
+    from mrope.vision import Plan, Scanned, Summary
 
 Conflict = Literal["error", "skip", "pad", "tile", "family"]
 OnError = Literal["raise", "skip", "keep"]
@@ -40,7 +39,7 @@ def plan(
         int | None, typer.Option(metavar="N", help="Most tokens a picture; by default the family's own limit.")
     ] = None,
     conflict: Annotated[
-        str, typer.Option(metavar="WORD", help="error, skip, pad, tile or family: where a picture does not fit.")
+        Conflict, typer.Option(help="error, skip, pad, tile or family: where a picture does not fit.")
     ] = "error",
     budget: Annotated[
         int | None, typer.Option(metavar="N", help="Most tokens of all pictures together, shared out among them.")
@@ -55,7 +54,7 @@ def plan(
         list[int] | None, typer.Option(metavar="N", help="In the summary, the share above N prompt tokens.")
     ] = None,
     on_error: Annotated[
-        str, typer.Option(metavar="WORD", help="raise, skip or keep: what becomes of what cannot be planned.")
+        OnError, typer.Option(help="raise, skip or keep: what becomes of what cannot be planned.")
     ] = "raise",
     column: Annotated[
         str, typer.Option(metavar="NAME", help="The field of a JSONL file that holds the path, or a list of them.")
@@ -70,12 +69,9 @@ def plan(
     Example: mrope plan photos 'scans/*.png' train.jsonl --family qwen3-vl --max-tokens 1280 --summary --cutoff 4096
     """
     import mrope
-    from mrope.checks import one_of
+    from mrope.vision import summarize
     from mrope.vision.explain import settings
-    from mrope.vision.scan import summarize
 
-    one_of("--conflict", conflict, Conflict.__args__)
-    one_of("--on-error", on_error, OnError.__args__)
     if cutoff and not summary:
         raise ValueError("--cutoff is part of the summary; add --summary")
     if budget is not None and (clips or conflict != "error"):
@@ -118,7 +114,7 @@ class _Asked:
 
     def scanned(self, pictures: list[str]) -> Iterator[Scanned]:
         """The plans of all pictures that the arguments name."""
-        from mrope.vision.scan import scan
+        from mrope.vision import scan
 
         for picture in pictures:
             size = re.fullmatch(r"(\d+)x(\d+)", picture)
@@ -141,7 +137,7 @@ class _Asked:
 
     def shared(self, pictures: list[str], budget: int) -> Iterator[Scanned]:
         """The plans of all pictures under one budget."""
-        from mrope.vision.budget import plan_many
+        from mrope.vision import plan_many
 
         rows = list(self.scanned(pictures))
         sizes = [one.plan.original for one in rows if one.plan is not None]
@@ -156,7 +152,7 @@ class _Asked:
 
     def explained(self, one: Scanned) -> str:
         """The arithmetic of one plan."""
-        from mrope.vision.explain import explain
+        from mrope.vision import explain
 
         if one.plan is None:
             return _why(one)
@@ -170,7 +166,7 @@ class _Asked:
             print(f"mrope plan: skipped {name}: {error}", file=sys.stderr)
 
     def _clip(self, name: str, size: re.Match[str] | None) -> Iterator[Scanned]:
-        from mrope.vision.scan import Scanned
+        from mrope.vision import Scanned
 
         try:
             yield Scanned(name=name, size=None, plan=self._clip_plan(name, size))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -20,9 +20,9 @@ def worst_case(
     ] = None,
     pictures: Annotated[int, typer.Option(metavar="N", help="How many such pictures come together.")] = 1,
     count: Annotated[
-        str, typer.Option(metavar="WORD", help="What must be largest: tokens, or prompt, with newlines and markers.")
+        Literal["tokens", "prompt"], typer.Option(help="What must be largest: prompt is with newlines and markers.")
     ] = "tokens",
-    dtype: Annotated[str, typer.Option(metavar="WORD", help="float32, bfloat16 or uint8: of the values.")] = "float32",
+    dtype: Annotated[Literal["float32", "bfloat16", "uint8"], typer.Option(help="Of the values.")] = "float32",
     json: AsJson = False,
 ) -> None:
     """Print the size of picture that costs most within the limits, over all ratios: to profile memory with.
@@ -30,11 +30,11 @@ def worst_case(
     Example: mrope worst-case --family qwen2.5-vl --max-tokens 4200
     """
     import mrope
-    from mrope.vision import budget
+    from mrope import vision
     from mrope.vision.explain import settings
 
     record = mrope.family(family)
-    worst = budget.worst_case(
+    worst = vision.worst_case(
         record, min_tokens=min_tokens, max_tokens=max_tokens, pictures=pictures, count=count, dtype=dtype
     )
     words = settings(record, min_tokens=min_tokens, max_tokens=max_tokens)
