@@ -34,9 +34,16 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests")]  # a bare checkout will do
 
 import mrope  # noqa: E402
 from mrope.cli.output import print_table, progress  # noqa: E402
-from mrope.vision import Patches, load, patchify, pdf_pages, plan, plan_sizes  # noqa: E402
-from mrope.vision.pool import patchify_all  # noqa: E402
-from mrope.vision.resize import resize  # noqa: E402
+from mrope.vision import (  # noqa: E402
+    Patches,
+    load,
+    patchify,
+    patchify_all,
+    pdf_pages,
+    plan,
+    plan_sizes,
+    resize,
+)
 
 QWEN = mrope.family("qwen2-vl")
 LEAST, NATIVE = 4, 16384

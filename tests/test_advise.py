@@ -16,8 +16,7 @@ from PIL import Image, ImageDraw, ImageFont, ImageOps
 
 from mrope import family
 from mrope.data import draw_page, font
-from mrope.vision import patchify, plan, unpatchify
-from mrope.vision.advise import NEEDS, Task, advise, x_heights
+from mrope.vision import NEEDS, Task, advise, patchify, plan, unpatchify, x_heights
 
 QWEN2 = family("qwen2.5-vl")
 TEXT = """A model that first squeezes every picture into the same square has lost the small print before it reads a word

@@ -16,8 +16,8 @@ from bad_files import ODD, REFUSED, SMALL, broken_exif, damaged, damaged_jpeg, p
 from pictures import encoded
 from PIL import Image
 
-from mrope.vision.files import MAX_PIXELS, frames_of, opened
-from mrope.vision.load import load, measure
+from mrope.vision import MAX_PIXELS, load, measure
+from mrope.vision.files import frames_of, opened
 
 
 @pytest.mark.parametrize("name", REFUSED)

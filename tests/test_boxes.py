@@ -16,10 +16,8 @@ from pictures import UPRIGHT, encoded, exif
 from PIL import Image
 
 from mrope import family, family_names
-from mrope.vision import Plan
+from mrope.vision import LabelTransform, Plan, clipped, rounded, transform_labels
 from mrope.vision import plan as plan_of
-from mrope.vision.boxes import clipped, rounded
-from mrope.vision.labels import LabelTransform, transform_labels
 
 CONVENTIONS = ("0-1000", "0-1", "processed-pixels")
 SHAPES = np.array([[[10.0, 20.0, 300.5, 77.0], [0, 0, 640, 90]], [[-3, 40, 1e4, 41], [5, 5, 5, 5]]])

@@ -9,8 +9,7 @@ import pytest
 from pictures import encoded, exif, photograph
 
 from mrope import Family, family
-from mrope.vision import explain, plan, plan_many, plan_sizes, worst_case
-from mrope.vision.explain import settings
+from mrope.vision import explain, plan, plan_many, plan_sizes, settings, worst_case
 
 QWEN2, QWEN3, HUNYUAN = family("qwen2.5-vl"), family("qwen3-vl"), family("hunyuan-vl")
 SIZES = [(3024, 4032), (200, 300), (1080, 1920), (2200, 1700), (40, 3000), (480, 640)]

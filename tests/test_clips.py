@@ -21,8 +21,7 @@ from transformers.video_utils import VideoMetadata
 
 from mrope import family
 from mrope.families.sampling import QWEN_VL_UTILS, Sampling
-from mrope.vision.clips import Clip, clip_of, read_clip
-from mrope.vision.reels import measure_clip
+from mrope.vision import Clip, clip_of, measure_clip, read_clip
 
 MILLISECOND = Fraction(1, 1000)
 UNEVEN = [0, 100, 150, 1000, 4000, 4100, 4200, 6000, 6500, 9000]  # when frames are shown, in milliseconds

@@ -14,8 +14,8 @@ from PIL import Image
 from sources import ROOT
 
 from mrope import family
-from mrope.vision import plan
-from mrope.vision.draw import HEAT, INKS, TINT, draw
+from mrope.vision import draw, plan
+from mrope.vision.draw import HEAT, INKS, TINT
 
 QWEN2 = family("qwen2-vl")
 LIGHT, DARK = 230, 20

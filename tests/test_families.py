@@ -12,13 +12,12 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from pictures import noise, photograph
 from tiny_models import FAMILIES, tiny_config
 
 import mrope
 from mrope import AxisSplit, Family, Frequencies, GridLayout, Rotary
 from mrope.families import VERSIONS
-from mrope.vision import Plan, patchify, patchify_video, plan, plan_video
+from mrope.vision import Plan
 
 ALL = mrope.family_names()
 every_family = pytest.mark.parametrize("name", ALL)

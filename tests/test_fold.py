@@ -18,7 +18,7 @@ from transformers.models.qwen2_vl.modeling_qwen2_vl import PatchEmbed
 from transformers.models.siglip.modeling_siglip import SiglipVisionEmbeddings
 
 from mrope import family
-from mrope.vision.fold import fold_normalization
+from mrope.vision import fold_normalization
 
 QWEN, EDGE = family("qwen2-vl"), family("cosmos3-edge")
 COLOURS: dict[str, Any] = {"mean": (0.1, 0.45, 0.6), "std": (0.2, 0.5, 0.35)}  # all of them differ

@@ -11,9 +11,7 @@ from pictures import noise
 from torch import Tensor, nn
 
 import mrope
-from mrope.vision import patchify
-from mrope.vision.from_timm import from_timm
-from mrope.vision.vit import VisionEncoder
+from mrope.vision import VisionEncoder, from_timm, patchify
 
 TINY: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 

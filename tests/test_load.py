@@ -14,8 +14,9 @@ from bad_files import tiff16
 from pictures import STORED, UPRIGHT, chunk, encoded, exif, noise, photograph, png16
 from PIL import Image, ImageOps
 
+from mrope.vision import decode_jpeg_on, load, measure
 from mrope.vision.files import opened
-from mrope.vision.load import _jpeg, _turned, decode_jpeg_on, load, measure
+from mrope.vision.load import _jpeg, _turned
 
 
 def pixels(picture: Any) -> np.ndarray:

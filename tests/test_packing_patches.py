@@ -16,7 +16,7 @@ from transformers.vision_utils import get_vision_attention_seqlens
 
 from mrope.attention import Mask
 from mrope.encodings import QwenVisionRope
-from mrope.vision.packing import cu_seqlens, pack_patches, patch_ids
+from mrope.vision import cu_seqlens, pack_patches, patch_ids
 
 GRIDS = torch.tensor([[1, 2, 6], [3, 2, 4], [1, 4, 2], [1, 6, 4]])
 

@@ -17,10 +17,7 @@ from pictures import encoded, photograph
 from torch import Tensor
 
 import mrope
-from mrope.vision.load import load, measure
-from mrope.vision.patches import patchify, unpatchify
-from mrope.vision.pdf import PdfPage, pdf_pages, render
-from mrope.vision.planning import plan
+from mrope.vision import PdfPage, load, measure, patchify, pdf_pages, plan, render, unpatchify
 
 # The page of 300 x 200 points: red at its lower left, 60 wide and 50 high; green at its upper right, 90 x 40.
 CONTENT = b"1 0 0 rg 0 0 60 50 re f 0 1 0 rg 210 160 90 40 re f"

@@ -18,8 +18,7 @@ from PIL import Image
 from sources import ROOT
 
 import mrope
-from mrope.vision import Patches, patchify
-from mrope.vision.pool import Failure, patchify_all
+from mrope.vision import Failure, Patches, patchify, patchify_all
 
 QWEN2 = mrope.family("qwen2-vl")
 SIZES = [(30, 90), (400, 30), (60, 61), (29, 200), (90, 30), (500, 300), (28, 28)]
@@ -249,7 +248,7 @@ def test_progress(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 def test_interrupted() -> None:
     code = """
 import itertools, os, signal, threading, mrope, numpy
-from mrope.vision.pool import patchify_all
+from mrope.vision import patchify_all
 stream = patchify_all(itertools.repeat(numpy.zeros((300, 400), numpy.uint8)), mrope.family("qwen2-vl"), workers=2)
 next(stream)
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from pictures import noise
 
 from mrope import family, family_names
-from mrope.vision import Plan, patchify
-from mrope.vision import plan as plan_of
-from mrope.vision.regions import (
+from mrope.vision import (
+    Plan,
     crop,
     patch_regions,
+    patchify,
     region,
     token_frames,
     token_grids,
@@ -26,6 +26,7 @@ from mrope.vision.regions import (
     token_regions,
     tokens_in,
 )
+from mrope.vision import plan as plan_of
 
 QWEN2, QWEN3, MINICPM = family("qwen2-vl"), family("qwen3-vl"), family("minicpm-v4.7")
 

@@ -14,8 +14,9 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize as reference
 
+from mrope.vision import resize
 from mrope.vision.pages import fresh
-from mrope.vision.resize import Filter, interleaved, resize
+from mrope.vision.resize import Filter, interleaved
 from mrope.vision.strips import strips
 
 MODES: dict[Filter, InterpolationMode] = {

@@ -30,7 +30,7 @@ from transformers.video_utils import VideoMetadata
 
 from mrope import family, family_names
 from mrope.families.sampling import QWEN_VL_UTILS, Sampling, SamplingRule, Stamp
-from mrope.vision.clips import clip_of
+from mrope.vision import clip_of
 
 PROCESSORS = {
     "qwen2-vl": Qwen2VLVideoProcessor,

@@ -32,8 +32,7 @@ from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionEmbeddings
 from transformers.vision_utils import get_vision_nearest_position_ids, get_vision_position_ids
 
 from mrope import family
-from mrope.vision.packing import patch_ids
-from mrope.vision.tables import TableKind, axis_weights, resample_table, table_for
+from mrope.vision import TableKind, axis_weights, patch_ids, resample_table, table_for
 
 SIDE, DIM, PATCH = 6, 8, 4
 KINDS = get_args(TableKind)

@@ -31,9 +31,7 @@ from mrope.encodings import (
     T5Bias,
     patch_coordinates,
 )
-from mrope.vision import Patches, patchify
-from mrope.vision.fold import fold_normalization
-from mrope.vision.vit import VisionEncoder, VitConfig
+from mrope.vision import Patches, VisionEncoder, VitConfig, fold_normalization, patchify
 
 MIXED = torch.tensor([[1, 4, 6], [3, 6, 4], [1, 2, 2], [1, 18, 10], [2, 8, 8], [1, 4, 6]])
 SMALL = VitConfig(patch_dim=12, dim=24, depth=2, heads=2, hidden=40)

@@ -1,30 +1,34 @@
 """Pictures and clips at native resolution: sizes planned from headers, pixels to patches and back."""
 
-from .advise import Advice, advise
+from .advise import NEEDS, Advice, Task, advise, x_heights
 from .boxes import clipped, rounded
 from .budget import WorstCase, plan_many, worst_case
 from .clips import Clip, clip_of, read_clip
 from .draw import draw
 from .encoder import WindowEncoder
-from .explain import explain
+from .explain import explain, settings
+from .files import MAX_PIXELS
 from .fitting import Conflict
 from .fold import fold_normalization
 from .from_timm import from_timm
 from .labels import LabelTransform, transform_labels
-from .load import load, measure
+from .load import decode_jpeg_on, load, measure
 from .packing import PackedRows, cu_seqlens, pack_patches, patch_ids
 from .patches import Patches, patchify, patchify_video, unpatchify
-from .pdf import PdfPage, pdf_pages
+from .pdf import PdfPage, pdf_pages, render
 from .plan import Part, Plan, Resized
 from .planning import SizePlans, plan, plan_sizes, plan_video
 from .pool import Failure, PatchStream, patchify_all
 from .reels import ClipSize, measure_clip
 from .regions import Crop, crop, patch_regions, region, token_frames, token_grids, token_map, token_regions, tokens_in
+from .resize import resize
 from .scan import Scan, Scanned, Summary, scan, summarize
 from .tables import Aspect, TableKind, axis_weights, resample_table, table_for
 from .vit import Features, VisionEncoder, VitConfig
 
 __all__ = [
+    "MAX_PIXELS",
+    "NEEDS",
     "Advice",
     "Aspect",
     "Clip",
@@ -46,6 +50,7 @@ __all__ = [
     "SizePlans",
     "Summary",
     "TableKind",
+    "Task",
     "VisionEncoder",
     "VitConfig",
     "WindowEncoder",
@@ -56,6 +61,7 @@ __all__ = [
     "clipped",
     "crop",
     "cu_seqlens",
+    "decode_jpeg_on",
     "draw",
     "explain",
     "fold_normalization",
@@ -76,9 +82,12 @@ __all__ = [
     "plan_video",
     "read_clip",
     "region",
+    "render",
     "resample_table",
+    "resize",
     "rounded",
     "scan",
+    "settings",
     "summarize",
     "table_for",
     "token_frames",
@@ -89,4 +98,5 @@ __all__ = [
     "transform_labels",
     "unpatchify",
     "worst_case",
+    "x_heights",
 ]

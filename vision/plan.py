@@ -245,6 +245,6 @@ class Resized:
         wanted = ((3, *parts[0].window) if clip is None else (clip, 3, *parts[0].window)) if len(parts) == 1 else None
         if tuple(self.pixels.shape) != wanted or self.pixels.dtype != torch.uint8:
             raise ValueError(
-                f"pixels are {self.pixels.dtype} of shape {tuple(self.pixels.shape)}; expected uint8 of {wanted}, which "
-                "the plan wants (a plan of several parts has no single size)"
+                f"pixels are {self.pixels.dtype} of shape {tuple(self.pixels.shape)}; expected uint8 of {wanted}, as "
+                "their plan wants (a plan of several parts has no single size)"
             )

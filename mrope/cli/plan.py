@@ -69,8 +69,7 @@ def plan(
     Example: mrope plan photos 'scans/*.png' train.jsonl --family qwen3-vl --max-tokens 1280 --summary --cutoff 4096
     """
     import mrope
-    from mrope.vision import summarize
-    from mrope.vision.explain import settings
+    from mrope.vision import settings, summarize
 
     if cutoff and not summary:
         raise ValueError("--cutoff is part of the summary; add --summary")

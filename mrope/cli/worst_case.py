@@ -31,7 +31,7 @@ def worst_case(
     """
     import mrope
     from mrope import vision
-    from mrope.vision.explain import settings
+    from mrope.vision import settings
 
     record = mrope.family(family)
     worst = vision.worst_case(

@@ -1,0 +1,3 @@
+from vision.draw import HEAT as HEAT
+from vision.draw import INKS as INKS
+from vision.draw import TINT as TINT

@@ -1,0 +1,1 @@
+from vision.pages import fresh as fresh

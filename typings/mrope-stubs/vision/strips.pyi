@@ -1,0 +1,1 @@
+from vision.strips import strips as strips
