@@ -114,6 +114,7 @@ def test_json_and_nothing_else_on_stdout(pictures: Path) -> None:
         "resized": {"height": 56, "width": 84},
         "grid": {"t": 1, "h": 4, "w": 6},
         "tokens": 6,
+        "prompt_tokens": 8,
         "scale": {"height": 56 / 60, "width": 84 / 90},
     }
     assert (turned["original"], turned["orientation"]) == ({"height": 90, "width": 60}, 6)
