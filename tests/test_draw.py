@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -101,6 +102,7 @@ def test_parts() -> None:
 def test_what_does_not_fit_is_refused() -> None:
     picture = flat(140, 196, LIGHT)
     planned = QWEN2.plan(picture)
+    options: Any
     for options, message in (
         ({"labels": ["cat"]}, "there are no boxes"),
         ({"boxes": [[1, 2, 3, 4]], "labels": ["cat", "dog"]}, "2 labels came for 1 boxes"),

@@ -64,7 +64,8 @@ def test_qwen2_vl_of_a_photograph() -> None:
     assert worst(rows, exact) < 3.1 / 1.4 * worst(embed(values), exact)
 
     # The module of transformers itself, told that a patch has one frame.
-    embed.proj, embed.temporal_patch_size = folded, 1
+    embed.register_module("proj", folded)
+    embed.temporal_patch_size = 1
     assert torch.equal(embed(pixels[:, :, :1].flatten(1)), rows)
 
 
@@ -165,7 +166,7 @@ def test_gradients_flow_and_the_original_stays() -> None:
     assert torch.autograd.gradcheck(embedded, (folded.weight, folded.bias))
     folded(pixels).square().sum().backward()
     with torch.no_grad():
-        folded.weight += 1
+        folded.weight.add_(1)
     assert folded.weight.grad is not None
     assert folded.weight.grad.abs().min() > 0
     assert embed.weight.grad is None

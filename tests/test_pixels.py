@@ -411,6 +411,7 @@ def test_a_buffer_is_used_again() -> None:
         kept = patchify(picture, family, out=room, impl=impl)
         assert torch.equal(kept.values, fresh.values)
         assert kept.values.data_ptr() == room.data_ptr()
+    options: Any
     for wrong, options in (
         (room[:3], {}),
         (room[:, :9], {}),

@@ -98,7 +98,7 @@ def test_worked_sizes(
         ((0, 640), {}, "height is 0; expected at least 1"),
     ],
 )
-def test_refused_sizes(size: tuple[int, int], options: dict[str, int], message: str) -> None:
+def test_refused_sizes(size: tuple[int, int], options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan(size, QWEN2, **options)
 
@@ -304,6 +304,7 @@ def test_a_clip_of_known_pace_has_its_time_stamps_counted() -> None:
 
 
 def test_what_only_a_file_can_do_is_refused() -> None:
+    options: Any
     for options, why in (({"frames": 3}, "frames is 3; source is no file"), ({"max_frames": 3}, "max_frames is 3")):
         with pytest.raises(ValueError, match=why):
             plan_video((5, 64, 64), QWEN2, **options)

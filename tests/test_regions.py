@@ -209,6 +209,7 @@ def test_maps_of_tokens() -> None:
     clip = QWEN2.plan_video((4, 56, 84))
     steps = [token_map(clip, torch.arange(clip.tokens, dtype=torch.bfloat16), step=step)[0, 0] for step in (0, 1)]
     assert steps == [0, clip.tokens // 2]
+    wrong: Any
     for wrong, message in (({"step": 2}, "step is 2"), ({"part": 1}, "part is 1; the picture has 1")):
         with pytest.raises(ValueError, match=message):
             token_map(clip, np.zeros(clip.tokens), **wrong)

@@ -407,7 +407,7 @@ def test_bytes_through_a_folded_embedding() -> None:
     expected = encoder((normalised.flatten(1), grids))
     with pytest.raises(ValueError, match=r"values are torch.uint8 of shape \(15, 48\); expected floating"):
         encoder((pixels.flatten(1), grids))
-    encoder.embed = fold_normalization(encoder.embed, mean=mean, std=std)
+    encoder.register_module("embed", fold_normalization(encoder.embed, mean=mean, std=std))
     torch.testing.assert_close(encoder((pixels.flatten(1), grids)), expected, rtol=1e-4, atol=1e-4)
     with pytest.raises(ValueError, match="expected uint8"):
         encoder((normalised.flatten(1), grids))

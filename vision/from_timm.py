@@ -118,7 +118,7 @@ class _Conversion:
             _refuse(f"its patches are embedded by {type(stem).__name__}")
         if self.flexible and stem.norm_input is not None:
             _refuse("it norms the pixels of a patch before it embeds them")
-        rows, cols = stem.patch_size
+        rows, cols = int(stem.patch_size[0]), int(stem.patch_size[1])
         weight, bias = self.left.pop(f"{name}.proj.weight"), self.left.pop(f"{name}.proj.bias", None)
         if rows != cols or weight[0].numel() != 3 * rows * cols:
             _refuse(f"its patches are of {rows} x {cols} pixels and {weight[0].numel() // (rows * cols)} channels")

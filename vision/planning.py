@@ -67,7 +67,7 @@ def plan(
 def plan(
     source: Any, family: Family, *, min_tokens: int | None = None, max_tokens: int | None = None, conflict: Conflict
 ) -> Any: ...
-def plan(source, family, *, min_tokens=None, max_tokens=None, conflict="error"):
+def plan(source, family, *, min_tokens=None, max_tokens=None, conflict: Conflict = "error"):
     """What `patchify` will make of a picture, or of each in a list; of a file only the header is read.
 
     The size follows the family's trained rule. Unlike the rule, a plan never exceeds the upper limit: where the two

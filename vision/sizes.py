@@ -141,9 +141,10 @@ def padded(height: Sides, width: Sides, *, factor: int, most: int | None) -> Siz
         return height, width
     scale = np.array([_scale_within(h, w, factor, most) for h, w in zip(height.tolist(), width.tolist(), strict=True)])
     small = scale < 1
-    return tuple(
-        np.where(small, np.maximum(1, np.floor(side * scale + 1e-9)), side).astype(np.int64) for side in (height, width)
+    height, width = (
+        np.where(small, np.maximum(1, np.floor(s * scale + 1e-9)), s).astype(np.int64) for s in (height, width)
     )
+    return height, width
 
 
 def _scale_within(height: int, width: int, factor: int, most: int) -> float:
