@@ -242,3 +242,29 @@ def test_patches_check_themselves() -> None:
 def test_devices_agree() -> None:
     photo = photograph("coffee")
     assert torch.equal(patchify(photo, QWEN3, device="cuda").values.cpu(), patchify(photo, QWEN3).values)
+
+
+def test_plans_that_were_made_before() -> None:
+    pictures = [noise(60, 90), noise(300, 200)]
+    plans = plan(pictures, QWEN2, max_tokens=40)
+    before, now = patchify(pictures, QWEN2, plans=plans), patchify(pictures, QWEN2, max_tokens=40)
+    assert_same(before, (now.values, now.grids))
+    with pytest.raises(
+        ValueError, match=r"plan 0 is for 2 x 2 patches of 14 pixels a token; expected a plan of qwen3-vl"
+    ):
+        patchify(pictures, QWEN3, plans=plans)
+    with pytest.raises(ValueError, match="2 plans came for 1 pictures"):
+        patchify(pictures[:1], QWEN2, plans=plans)
+    with pytest.raises(ValueError, match="expected one each, and no other limits"):
+        patchify(pictures, QWEN2, plans=plans, max_tokens=9)
+    with pytest.raises(ValueError, match=r"picture 0: decoded to \(300, 200\) .* its plan is for \(60, 90\)"):
+        patchify(pictures[::-1], QWEN2, plans=plans)
+
+
+def test_the_background_and_the_limit_reach_the_loading(tmp_path: Path) -> None:
+    clear = encoded(Image.new("RGBA", (56, 56)), "PNG")
+    (white,), (blue,) = (unpatchify(patchify(clear, QWEN2, background=colour)) for colour in ("white", "blue"))
+    assert white.unique().tolist() == [255]
+    assert blue.flatten(1).unique(dim=1).T.tolist() == [[0, 0, 255]]
+    with pytest.raises(ValueError, match="more than .*3000"):
+        patchify(clear, QWEN2, max_pixels=3000)

@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as smart_resize_clip
 
 from mrope import Family, family
-from mrope.vision import Part, Plan, clip_of, plan, plan_video, read_clip
+from mrope.vision import Part, Plan, clip_of, plan, plan_sizes, plan_video, read_clip
 
 QWEN2, QWEN25, QWEN3 = (family(name) for name in ("qwen2-vl", "qwen2.5-vl", "qwen3-vl"))
 SIDES = st.one_of(st.integers(1, 300), st.integers(1, 6000))
@@ -310,3 +310,12 @@ def test_what_only_a_file_can_do_is_refused() -> None:
             plan_video((5, 64, 64), QWEN2, **options)
     with pytest.raises(ValueError, match=r"fps is 2\.0; source is a Clip, which was sampled already"):
         plan_video(clip_of([np.zeros((64, 64), np.uint8)], fps=1), QWEN2, fps=2.0)
+
+
+def test_what_cannot_be_planned_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^source 1: 2048 wide x 9 high is 227\.6 to 1"):
+        plan([(480, 640), (9, 2048)], QWEN2)
+    with pytest.raises(ValueError, match="height is 16777217; expected at most 16777216"):
+        plan((1 << 24 | 1, 640), QWEN2)
+    with pytest.raises(ValueError, match=r"size 1 is \[5, 16777217\] \(height, width\); expected 1 to 16777216 each"):
+        plan_sizes([(5, 5), (5, 1 << 24 | 1)], QWEN2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import count, pairwise
-from typing import Literal, NoReturn, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -22,6 +22,8 @@ Conflict = Literal["error", "skip", "pad", "tile", "family"]
 filled up with black to whole tokens. "tile": cut along its longer side into several grids that each keep the limit.
 "family": the size that the trained rule gives all the same, above the limit, as drop-in processors have it.
 """
+MAX_SIDE = 1 << 24
+"""The longest side of a picture or frame in pixels, so that all products stay whole numbers."""
 Limits: TypeAlias = tuple[int | None, int | None]
 """Least and most pixels of a picture; None where there is no such limit."""
 
@@ -237,8 +239,23 @@ def _raise_above(most: int, size: str, found: int, tokens: Callable[[int], int])
     )
 
 
+def check_side(name: str, side: Any) -> int:
+    """A side as an int of at least 1 that the rules can multiply, or one line that says what came."""
+    side = whole(name, side, 1)
+    if side > MAX_SIDE:
+        raise ValueError(f"{name} is {side}; expected at most {MAX_SIDE}")
+    return side
+
+
+def check_family(family: object) -> None:
+    """Refuse what is no family, such as its name."""
+    if not isinstance(family, Family):
+        raise TypeError(f"family is {family!r}; expected a Family, such as mrope.family('qwen3-vl')")
+
+
 def check_clips(family: Family) -> None:
     """Refuse a family without a rule for clips."""
+    check_family(family)
     if family.video_pixels is None and family.resize != "slices":
         raise ValueError(f"{family.name} has no limits for clips (its video_pixels is None); its pictures have")
 

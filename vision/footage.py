@@ -19,6 +19,7 @@ from mrope.families import Family
 
 from .clips import Clip
 from .files import MAX_PIXELS, File, is_file, name_of
+from .fitting import check_side
 from .load import as_tensor
 from .plan import Size
 from .reels import naming, open_reel
@@ -85,10 +86,10 @@ def footage(source: Any, family: Family, *, fps: Number | None, frames: int | No
     _refuse({"frames": frames, "max_frames": max_frames}, "source is no file, so all of its frames are taken")
     clip = None
     if isinstance(source, tuple):
-        names = ("frames", "height", "width")
         if len(source) != 3:
-            raise TypeError(f"the size of a clip is a tuple ({', '.join(names)}), got {source!r}")
-        count, height, width = (whole(name, side, 1) for name, side in zip(names, source, strict=True))
+            raise TypeError(f"the size of a clip is a tuple (frames, height, width), got {source!r}")
+        count = whole("frames", source[0], 1)
+        height, width = check_side("height", source[1]), check_side("width", source[2])
     else:
         clip = _checked(source)
         count, _, height, width = clip.shape

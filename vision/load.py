@@ -102,7 +102,7 @@ def load(picture: Picture, *, background: Background = "white", max_pixels: int 
             return to_tensor(_decoded(image), 1 if turns_itself(image) else orientation, background=colour)
     if isinstance(picture, (np.ndarray, Tensor)):
         return _from_array(picture, colour)
-    _check_pil(picture)
+    check_kind(picture)
     with naming("PIL image"):
         check_limit(picture.height, picture.width, max_pixels)
         orientation = orientation_of(picture)  # 1 of a TIFF that was decoded: it has turned itself
@@ -120,7 +120,7 @@ def measure(picture: Picture) -> tuple[tuple[int, int], int]:
     if isinstance(picture, (np.ndarray, Tensor)):
         height, width = (side for axis, side in enumerate(picture.shape) if axis != _channel_axis(picture))
         return (height, width), 1
-    _check_pil(picture)
+    check_kind(picture)
     orientation = orientation_of(picture)
     return size_of(picture, orientation), orientation
 
@@ -166,12 +166,15 @@ def _colour(background: Background) -> tuple[int, int, int]:
     raise ValueError(f"background is {background!r}; expected a CSS colour or (red, green, blue) in 0..255")
 
 
-def _check_pil(picture: object) -> None:
+def check_kind(picture: object, name: str = "a picture") -> None:
+    """Refuse what is no picture, called by `name`."""
+    if is_file(picture) or isinstance(picture, (PdfPage, np.ndarray, Tensor)):
+        return
     from PIL.Image import Image
 
     if not isinstance(picture, Image):
         raise TypeError(
-            f"a picture is a path, bytes, PDF page, PIL image, array or tensor; got a {type(picture).__name__}"
+            f"{name} is a path, bytes, PDF page, PIL image, array or tensor; got a {type(picture).__name__}"
         )
 
 

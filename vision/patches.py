@@ -33,7 +33,7 @@ from .clips import Clip
 from .files import MAX_PIXELS, File, is_file, naming
 from .fitting import check_clips
 from .footage import footage
-from .load import Background, Picture, decode_jpeg_on, load
+from .load import Background, Picture, check_kind, decode_jpeg_on, load
 from .orders import by_token
 from .pages import fresh
 from .pdf import PdfPage, render
@@ -142,6 +142,9 @@ def patchify(
         raise ValueError("images is empty; expected at least one picture")
     one_of("conflict", conflict, ("error", "pad", "tile", "family"))
     names = [None if is_file(picture) else f"picture {number}" for number, picture in enumerate(pictures)]
+    for number, picture in enumerate(pictures):
+        if not isinstance(picture, Resized):
+            check_kind(picture, f"picture {number}")
     if plans is None:
         plans = []
         for name, picture in zip(names, pictures, strict=True):
@@ -266,6 +269,10 @@ class _Cutter:
     ) -> None:
         one_of("dtype", dtype, get_args(Dtype))
         one_of("impl", impl, get_args(Impl))
+        for number, one in enumerate(plans):
+            if one is None or (one.patch, one.merge) != (family.patch, family.merge):
+                what = "None" if one is None else f"for {one.merge} x {one.merge} patches of {one.patch} pixels a token"
+                raise ValueError(f"plan {number} is {what}; expected a plan of {family.name}")
         self.family, self.plans, self.impl = family, tuple(plans), impl
         self.mean, self.std = family.colours(kind)
         frames = 1 if dtype == "uint8" and kind == "picture" else family.temporal_patch
@@ -321,7 +328,7 @@ class _Cutter:
         """Refuse pixels of another size than was planned for."""
         if pixels.shape[1:] not in (planned.original, part.resized):
             raise ValueError(
-                f"decoded to {tuple(pixels.shape[1:])} (height, width), its header says {planned.original}"
+                f"decoded to {tuple(pixels.shape[1:])} (height, width), its plan is for {planned.original}"
             )
 
     def fill(self, step: Tensor, whole: Tensor, part: Part) -> None:

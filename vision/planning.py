@@ -10,12 +10,23 @@ from typing import Any, Literal, get_args, overload
 import numpy as np
 from jaxtyping import Bool, Int64
 
-from mrope.checks import Number, one_of, whole
+from mrope.checks import Number, one_of
 from mrope.families import Family
 from mrope.spans import Span
 
-from .files import name_of, naming
-from .fitting import Conflict, check_clips, clip_part, measured, picture_limits, picture_parts, refuse
+from .files import is_file, name_of, naming
+from .fitting import (
+    MAX_SIDE,
+    Conflict,
+    check_clips,
+    check_family,
+    check_side,
+    clip_part,
+    measured,
+    picture_limits,
+    picture_parts,
+    refuse,
+)
 from .footage import ClipSource, Footage, footage
 from .load import Picture, measure
 from .plan import Part, Plan, Resized, Size
@@ -96,15 +107,20 @@ def plan(source, family, *, min_tokens=None, max_tokens=None, conflict: Conflict
     [((0, 0), (1, 2, 74)), ((0, 1036), (1, 2, 72))]
     """
     one_of("conflict", conflict, get_args(Conflict))
+    check_family(family)
     if isinstance(source, list):
-        return [plan(one, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict) for one in source]
+        plans = []
+        for number, one in enumerate(source):
+            with naming(None if is_file(one) else f"source {number}"):
+                plans.append(plan(one, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict))
+        return plans
     if isinstance(source, Resized):
         _refuse_limits(min_tokens, max_tokens)
         return source.plan
     if isinstance(source, tuple):
         if len(source) != 2:
             raise TypeError(f"the size of a picture is a tuple (height, width), got {source!r}")
-        (height, width), orientation = (whole("height", source[0], 1), whole("width", source[1], 1)), 1
+        (height, width), orientation = (check_side("height", source[0]), check_side("width", source[1])), 1
     else:
         (height, width), orientation = measure(source)
     limits = picture_limits(family, min_tokens, max_tokens)
@@ -139,15 +155,16 @@ def plan_sizes(
     array([319, 796])
     """
     one_of("conflict", conflict, ("error", "skip", "family"))
+    check_family(family)
     original = np.asarray(sizes)
     if original.size == 0:
         original = original.reshape(0, 2).astype(np.int64)
     if original.ndim != 2 or original.shape[1] != 2 or original.dtype.kind not in "iu":
         raise TypeError(f"sizes are {original.dtype} of shape {original.shape}; expected whole numbers (n, 2)")
     height, width = np.ascontiguousarray(original.T, dtype=np.int64)
-    if original.size and original.min() < 1:
-        wrong = int(np.flatnonzero((height < 1) | (width < 1))[0])
-        raise ValueError(f"size {wrong} is {original[wrong].tolist()} (height, width); expected at least 1 each")
+    if original.size and (original.min() < 1 or original.max() > MAX_SIDE):
+        wrong = int(np.flatnonzero((height < 1) | (width < 1) | (height > MAX_SIDE) | (width > MAX_SIDE))[0])
+        raise ValueError(f"size {wrong} is {original[wrong].tolist()} (height, width); expected 1 to {MAX_SIDE} each")
     limits = picture_limits(family, min_tokens, max_tokens)
     found = measured(family, height, width, limits)
     fits = ~found.thin if conflict == "family" else found.fits
