@@ -210,3 +210,18 @@ def test_refusals() -> None:
         fold_normalization(nn.Linear(12, 4), mean=(0, 0, 0), std=(1, 0, 1))
     with pytest.raises(ValueError, match="temporal_patch is 0; expected at least 1"):
         fold_normalization(nn.Linear(12, 4), **COLOURS, temporal_patch=0)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_cast_of_the_model_leaves_folded_weights_exact(dtype: torch.dtype) -> None:
+    embed = nn.Linear(48, 5)
+    pixels = torch.randint(256, (7, 48), dtype=torch.uint8)
+    folded = fold_normalization(embed, mean=(0.4, 0.5, 0.6), std=(0.2, 0.3, 0.4))
+    exact = folded(pixels)
+    model = nn.Sequential(folded, nn.Linear(5, 2)).to(dtype)
+    assert folded.weight.dtype == torch.float32
+    assert torch.equal(folded(pixels), exact.to(dtype))
+    assert model(pixels).dtype == dtype
+    assert torch.equal(model.float()[0](pixels), exact)
+    assert model.double()[0](pixels).dtype == torch.float64

@@ -266,5 +266,5 @@ def test_the_background_and_the_limit_reach_the_loading(tmp_path: Path) -> None:
     (white,), (blue,) = (unpatchify(patchify(clear, QWEN2, background=colour)) for colour in ("white", "blue"))
     assert white.unique().tolist() == [255]
     assert blue.flatten(1).unique(dim=1).T.tolist() == [[0, 0, 255]]
-    with pytest.raises(ValueError, match="more than .*3000"):
+    with pytest.raises(ValueError, match=r"more than .*3000"):
         patchify(clear, QWEN2, max_pixels=3000)

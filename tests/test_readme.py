@@ -18,9 +18,9 @@ from mrope.reader import WEIGHTS
 README = (ROOT / "README.md").read_text()
 
 
-def stdout(*command: str) -> str:
+def stdout(*command: str, folder: Path = ROOT) -> str:
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=True)
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
@@ -31,11 +31,12 @@ def test_a_program_is_an_example_and_prints_what_is_shown(name: str) -> None:
     assert f"```python\n{program}\n```\n\n```\n{stdout(sys.executable, str(example))}\n```" in README
 
 
-@pytest.mark.parametrize("command", ["positions", "frequencies"])
+@pytest.mark.parametrize("command", ["plan", "positions", "frequencies"])
 def test_the_shell_prints_what_is_shown(command: str) -> None:
-    shown = README.split(f"$ mrope {command} ")[1].split("\n```")[0]
+    shown = README.split(f"$ mrope {command} ")[1].split("\n```")[0].split("\n\n$ ")[0]
     arguments, _, output = shown.partition("\n")
-    assert stdout(sys.executable, "-m", "mrope", command, *shlex.split(arguments)) == output
+    folder = ROOT / "data" / "assets"
+    assert stdout(sys.executable, "-m", "mrope", command, *shlex.split(arguments), folder=folder) == output
 
 
 def test_the_reader_reads_what_the_example_draws(tmp_path: Path) -> None:

@@ -172,3 +172,8 @@ def test_a_summary_by_hand() -> None:
     assert found.unread == ()
     nothing = summarize(scan([b"x"], QWEN2, on_error="keep"), cutoffs=(5,))
     assert (nothing.planned, nothing.percentiles, nothing.above, len(nothing.unread)) == (0, (), ((5, 0.0),), 1)
+
+
+def test_a_family_that_is_none_is_no_fault_of_the_files() -> None:
+    with pytest.raises(TypeError, match="family"):
+        scan([(480, 640)], "qwen3-vl", on_error="skip")  # pyright: ignore

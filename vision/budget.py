@@ -14,6 +14,7 @@ from mrope.checks import Number, one_of, positive, whole
 from mrope.families import Family
 
 from .files import name_of, naming
+from .fitting import check_family
 from .load import Picture, measure
 from .plan import Plan, Size
 from .planning import plan, plan_sizes
@@ -232,6 +233,7 @@ def worst_case(
     """
     one_of("count", count, get_args(Counted))
     one_of("dtype", dtype, get_args(Dtype))
+    check_family(family)
     pictures = whole("pictures", pictures, 1)
     if family.image_tokens is None and max_tokens is None:
         raise ValueError(

@@ -6,6 +6,7 @@ Letters: N patches, E channels of the embedding, T frames and p pixels a side of
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, get_args
 
 import torch
@@ -25,6 +26,18 @@ class _OfBytes(nn.Module):
 
     output: torch.dtype
     weight: nn.Parameter
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> _OfBytes:
+        """A cast of the module (`half()`, `to(dtype)`) is one of its output; weights stay float32 at least."""
+
+        def exact(tensor: Tensor) -> Tensor:
+            new = fn(tensor)
+            if new.dtype == tensor.dtype:
+                return new
+            return tensor.to(new.device, torch.promote_types(new.dtype, torch.float32))
+
+        self.output = fn(torch.empty(0, dtype=self.output, device=self.weight.device)).dtype
+        return super()._apply(exact, recurse)
 
     def forward(self, pixels: Shaped[Tensor, "..."]) -> Float[Tensor, "..."]:
         with without_autocast(pixels.device):

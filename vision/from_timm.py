@@ -15,6 +15,7 @@ from mrope.encoding import Encoding
 from mrope.encodings import AxialRope, Dinov3Rope, Eva02Rope, MixedRope, NoPe
 from mrope.families import Family
 
+from .fitting import check_family
 from .orders import by_token
 from .vit import Activation, Norm, VisionEncoder, VitConfig
 
@@ -58,6 +59,10 @@ def from_timm(
         from timm import create_model
 
         model = create_model(model, pretrained=True)
+    if family is not None:
+        check_family(family)
+    if isinstance(leave, str):
+        raise TypeError(f"leave is {leave!r}; expected several names, such as ({leave!r},)")
     return _Conversion(model).encoder(family, out_dim, tuple(leave))
 
 

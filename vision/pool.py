@@ -13,6 +13,7 @@ from threading import Thread
 from types import TracebackType
 from typing import Any, Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
 
 from mrope.checks import one_of, whole
@@ -22,7 +23,6 @@ from .files import MAX_PIXELS, name_of
 from .load import Background, Picture
 from .patches import Dtype, Impl, Patches, patchify
 from .plan import Resized
-from .planning import plan
 
 OnError: TypeAlias = Literal["raise", "skip", "keep"]
 Outcome: TypeAlias = "Patches | Failure"
@@ -129,23 +129,27 @@ def patchify_all(
         raise TypeError(
             f"sources is one {type(sources).__name__}; expected several pictures, such as [{sources!r:.40}]"
         )
-    # Limits that no picture can keep are a mistake of the call, and not of the pictures.
-    plan((480, 640), family, min_tokens=min_tokens, max_tokens=max_tokens, conflict="family")
+
+    def cut(source: Any, conflict: Literal["error", "pad", "tile", "family"]) -> Patches:
+        return patchify(
+            source,
+            family,
+            min_tokens=min_tokens,
+            max_tokens=max_tokens,
+            conflict=conflict,
+            background=background,
+            max_pixels=max_pixels,
+            dtype=dtype,
+            device=device,
+            impl=impl,
+        )
+
+    # What no picture can do is a mistake of the call, and not of the pictures.
+    cut(np.zeros((64, 64, 4), np.uint8), "family")
 
     def one(index: int, source: Any) -> Outcome:
         try:
-            return patchify(
-                source,
-                family,
-                min_tokens=min_tokens,
-                max_tokens=max_tokens,
-                conflict=conflict,
-                background=background,
-                max_pixels=max_pixels,
-                dtype=dtype,
-                device=device,
-                impl=impl,
-            )
+            return cut(source, conflict)
         except ImportError:
             raise
         except Exception as error:

@@ -19,7 +19,7 @@ from mrope.checks import one_of, whole
 from mrope.families import Family
 
 from .files import is_file, name_of
-from .fitting import Conflict
+from .fitting import Conflict, check_family
 from .load import measure
 from .pdf import pdf_pages
 from .plan import Plan, Size
@@ -124,6 +124,8 @@ def scan(
     one_of("conflict", conflict, get_args(Conflict))
     one_of("on_error", on_error, get_args(OnError))
     one_of("progress", progress, get_args(Progress))
+    if family is not None:
+        check_family(family)
     if family is None and (min_tokens, max_tokens) != (None, None):
         raise ValueError("min_tokens and max_tokens need a family; give it, or drop them")
 

@@ -116,6 +116,10 @@ def resample_table(
     [0.0, 1.5, 4.5, 6.0]
     """
     one_of("aspect", aspect, get_args(Aspect))
+    if table.dim() != 3 or not table.is_floating_point():
+        raise ValueError(f"table is {table.dtype} of shape {tuple(table.shape)}; expected floating (H, W, C)")
+    if not isinstance(grid, (tuple, list)) or len(grid) != 2:
+        raise TypeError(f"grid is {grid!r}; expected (h, w)")
     h, w = (whole("grid entry", side, 1) for side in grid)
     full = (max(h, w),) * 2 if aspect == "square" and (h, w) != table.shape[:2] else (h, w)
     dtype = torch.promote_types(table.dtype, torch.float32)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import ceil, prod
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from jaxtyping import Float, Int64
@@ -116,6 +116,11 @@ class VitConfig:
                 raise ValueError(f"dim {self.dim} does not split into {self.heads} heads; expected that, or a head_dim")
             object.__setattr__(self, "head_dim", self.dim // self.heads)
         whole("prefix", self.prefix, 0)
+        for name in ("norms", "full_layers"):
+            if not isinstance(getattr(self, name), tuple):
+                raise TypeError(f"{name} is {getattr(self, name)!r}; expected a tuple")
+        if len(set(self.norms)) != len(self.norms):
+            raise ValueError(f"norms {self.norms} name one twice")
         positive("eps", self.eps)
         one_of("activation", self.activation, get_args(Activation))
         one_of("norm", self.norm, ("layer", "rms"))
@@ -125,7 +130,7 @@ class VitConfig:
         one_of("order", self.order, get_args(PatchOrder))
         for word in self.norms:
             one_of("norms entry", word, get_args(Norm))
-        if self.table is not None and len(self.table) != 2:
+        if self.table is not None and (not isinstance(self.table, tuple) or len(self.table) != 2):
             raise ValueError(f"table is {self.table}; expected (h, w)")
         for side in self.table or ():
             whole("table entry", side, 1)
@@ -285,7 +290,10 @@ class VisionEncoder(nn.Module):
                         f"patches have order {patches.order!r} and merge {plan.merge}; the encoder takes {order!r} and "
                         f"{merge}"
                     )
-        values, grids = (patches.values, patches.grids) if isinstance(patches, Patches) else patches
+        given: Any = (patches.values, patches.grids) if isinstance(patches, Patches) else patches
+        if not isinstance(given, tuple) or [isinstance(each, Tensor) for each in given] != [True, True]:
+            raise TypeError(f"patches is a {type(patches).__name__}; expected Patches, or tensors (values, grids)")
+        values, grids = given
         of_bytes, dim = isinstance(self.embed, BytesLinear), self.embed.in_features
         right_dtype = values.dtype == torch.uint8 if of_bytes else values.is_floating_point()
         if values.dim() != 2 or values.shape[1] != dim or not right_dtype:
@@ -294,7 +302,9 @@ class VisionEncoder(nn.Module):
                 f"{'uint8' if of_bytes else 'floating'} (N, {dim})"
             )
         if grids.dim() != 2 or grids.shape[1] != 3 or grids.dtype != torch.int64 or not len(grids):
-            raise ValueError(f"grids are {grids.dtype} of shape {tuple(grids.shape)}; expected int64 (pictures, 3)")
+            raise ValueError(
+                f"grids are {grids.dtype} of shape {tuple(grids.shape)}; expected int64 (pictures, 3), of at least one"
+            )
         check_order(grids, order, merge)
         if len(values) != grids.prod(1).sum():
             raise ValueError(f"{len(values)} patches do not fill the grids {grids.tolist()}")

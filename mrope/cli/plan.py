@@ -89,7 +89,7 @@ def plan(
     elif explain:
         print("\n\n".join(f"{one.name}: {asked.explained(one)}" for one in rows))
     else:
-        columns = ("picture", "original", "resized", "grid t x h x w", "tokens", "scale h, w", "prompt tokens")
+        columns = ("picture", "original", "resized", "grid t x h x w", "tokens", "in a prompt", "scale h, w")
         print_table(columns, [_as_row(one) for one in rows])
         shared = "" if budget is None else f", {budget} tokens in all"
         print(f"{record.name}, {words['limits']}{shared}; {words['resize']}; {record.patch_order}; conflict {conflict}")
@@ -246,8 +246,8 @@ def _as_row(one: Scanned) -> tuple[object, ...]:
         _words(planned.resized),
         first + "".join(more),
         planned.tokens,
-        "{:.4f}, {:.4f}".format(*planned.scale),
         "?" if planned.prompt_tokens is None else planned.prompt_tokens,
+        "{:.4f}, {:.4f}".format(*planned.scale),
     )
 
 
