@@ -125,10 +125,17 @@ def advise(
         x_height=measured,
         needed=need.x_height,
         reached=reached,
-        max_tokens=one.tokens if limit is None else limit,
+        max_tokens=_in_force(family, max_tokens, one.tokens) if limit is None else limit,
         plan=one,
         warning=_warning(wanted, full, family, task, measured),
     )
+
+
+def _in_force(family: Family, max_tokens: int | None, tokens: int) -> int:
+    """The limit that a plan was made with; what it took where the rule has none."""
+    if max_tokens is not None or family.image_tokens is None:
+        return tokens if max_tokens is None else max_tokens
+    return family.pixel_limits[1] // family.factor**2
 
 
 def _scale(planned: Plan) -> float:

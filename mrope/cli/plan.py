@@ -139,6 +139,8 @@ class _Asked:
         from mrope.vision import plan_many
 
         rows = list(self.scanned(pictures))
+        if clip := next((one.name for one in rows if one.plan is not None and one.plan.frames is not None), None):
+            raise ValueError(f"{clip}: --budget shares tokens between pictures; plan clips without it")
         sizes = [one.plan.original for one in rows if one.plan is not None]
         plans = iter(
             plan_many(sizes, self.family, budget=budget, min_tokens=self.min_tokens, max_tokens=self.max_tokens)
