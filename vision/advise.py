@@ -16,7 +16,7 @@ from mrope.families import Family
 
 from .load import Picture, load
 from .plan import Plan
-from .planning import plan, plan_sizes
+from .planning import plan
 
 Task = Literal["ocr", "balanced", "grounding"]
 """What the page is for: to read every letter, to understand it, or to find places on it."""
@@ -162,10 +162,8 @@ def _smallest(full: Plan, family: Family, wanted: float, least: int, min_tokens:
     """The least limit under which the page has `wanted` of its size and `least` tokens; None where only `full` has."""
 
     def enough(limit: int) -> bool:
-        found = plan_sizes([full.original], family, min_tokens=min_tokens, max_tokens=limit, conflict="skip")
-        if not found.fits[0] or found.tokens[0] < least:
-            return False
-        return _scale(plan(full.original, family, min_tokens=min_tokens, max_tokens=limit)) >= wanted - 1e-9
+        one = plan(full.original, family, min_tokens=min_tokens, max_tokens=limit, conflict="skip")
+        return one is not None and one.tokens >= least and _scale(one) >= wanted - 1e-9
 
     floor = 1 if family.image_tokens is None else family.image_tokens[0]
     low, high = (floor if min_tokens is None else min_tokens) - 1, full.tokens

@@ -22,7 +22,7 @@ from mrope.families.sampling import Sampling, StampTime
 
 from .files import MAX_PIXELS, File, is_file
 from .load import Picture, load
-from .reels import mean_rate, naming, open_reel
+from .reels import mean_rate, naming, open_reel, step_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -71,10 +71,9 @@ class Clip:
         >>> clip_of([np.zeros((2, 3), np.uint8)] * 3, fps=2).steps(2)
         tensor([0.2500, 1.0000], dtype=torch.float64)
         """
-        missing = -len(self.seconds) % whole("temporal_patch", temporal_patch, 1)
+        steps = -(-len(self.seconds) // whole("temporal_patch", temporal_patch, 1))
         one_of("time", time, ("mean", "first"))
-        steps = torch.cat([self.seconds, self.seconds[-1:].expand(missing)]).view(-1, temporal_patch)
-        return steps[:, 0] if time == "first" else (steps[:, 0] + steps[:, -1]) / 2
+        return torch.from_numpy(step_times(self.seconds.numpy(), steps, temporal_patch, time))
 
     def seconds_per_step(self, temporal_patch: int) -> float | None:
         """Seconds from one temporal step to the next, on average: T / `rate` (Qwen2.5-VL); None if unknown.
@@ -150,15 +149,12 @@ def read_clip(
         raise ValueError(f"sampling is {cast(Family, sampling).name}, a family that has no rule for clips")
     reel = open_reel(source, max_pixels)
     with naming(source):
-        if reel.fps is None and reel.total > 1:
-            raise ValueError("it does not say how long its frames last; give them to clip_of with fps or seconds")
+        reel.check_times()
         if picks:
             chosen, rate = reel.at(seconds) if indices is None else reel.numbered(indices), None
         else:
             chosen, rate = reel.sampled(rule, asked, start, end)
-        wanted, firsts, counts = np.unique(chosen, return_index=True, return_counts=True)
-        places = (slice(first, first + count) for first, count in zip(firsts.tolist(), counts.tolist(), strict=True))
-        pixels = _gathered(len(chosen), zip(places, reel.pictures(wanted), strict=True))
+        pixels = _gathered(len(chosen), reel.shown(chosen))
     times = reel.seconds[chosen]
     return Clip(
         frames=pixels,
@@ -198,23 +194,23 @@ def clip_of(
         raise ValueError("frames is empty; expected at least one")
     times = np.array(seconds, dtype=np.float64) if fps is None else np.arange(len(frames)) / positive("fps", fps)
     return Clip(
-        frames=_gathered(len(frames), ((slice(at, at + 1), load(frame)) for at, frame in enumerate(frames))),
+        frames=_gathered(len(frames), (load(frame) for frame in frames)),
         seconds=torch.from_numpy(times),
         rate=fps if fps is not None else mean_rate(times),
     )
 
 
-def _gathered(count: int, pictures: Iterable[tuple[slice, Tensor]]) -> Tensor:
-    """Pictures (3, h, w) at their places among `count` frames; the memory runs through rows, columns, channels."""
+def _gathered(count: int, pictures: Iterable[Tensor]) -> Tensor:
+    """`count` pictures (3, h, w) as the frames of a clip; the memory runs through rows, columns, channels."""
     stack: Tensor | None = None
-    for place, pixels in pictures:
+    for number, pixels in enumerate(pictures):
         rows = pixels.permute(1, 2, 0)
         stack = torch.empty(count, *rows.shape, dtype=torch.uint8) if stack is None else stack
         if rows.shape != stack.shape[1:]:
             raise ValueError(
-                f"frame {place.start} is {tuple(rows.shape[:2])} (height, width), those before it "
+                f"frame {number} is {tuple(rows.shape[:2])} (height, width), those before it "
                 f"{tuple(stack.shape[1:3])}; expected frames of one size"
             )
-        stack[place] = rows
+        stack[number] = rows
     assert stack is not None
     return stack.permute(0, 3, 1, 2)

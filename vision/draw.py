@@ -92,7 +92,7 @@ def draw(
         chosen = laid(_mask(tokens, plan.tokens)) == 1
         canvas[chosen] = canvas[chosen] * 0.6 + np.array(TINT) * 0.4
     if grid != "none":
-        numbers = np.arange(plan.tokens) if grid == "tokens" else _part_numbers(plan)
+        numbers = np.arange(plan.tokens) if grid == "tokens" else np.arange(len(plan.parts)).repeat(plan.part_tokens)
         lines = _borders(laid(numbers), width=max(1, max(height, width) // 1200))
         canvas[lines] = canvas[lines] * 0.6 + (canvas[lines].mean(axis=-1, keepdims=True) < 128) * (255 * 0.4)
     drawing = Image.fromarray(canvas.round().astype(np.uint8))
@@ -118,13 +118,6 @@ def _mask(tokens: Any, count: int) -> Bool[np.ndarray, " N"]:
     mask = np.zeros(count, dtype=bool)
     mask[chosen] = True
     return mask
-
-
-def _part_numbers(plan: Plan) -> np.ndarray:
-    counts = [
-        part.grid[0] * part.grid[1] * part.grid[2] // (plan.merge**2 * plan.temporal_merge) for part in plan.parts
-    ]
-    return np.arange(len(counts)).repeat(counts)
 
 
 def _borders(laid: Float64[np.ndarray, "h w"], *, width: int) -> Bool[np.ndarray, "h w"]:

@@ -8,7 +8,7 @@ from math import prod
 from mrope.checks import Number
 from mrope.families import Family
 
-from .fitting import Conflict, picture_limits
+from .fitting import Conflict, clip_limits, picture_limits
 from .plan import Plan, Size
 from .planning import plan, plan_video
 
@@ -122,10 +122,8 @@ def _limits(family: Family, min_tokens: int | None, max_tokens: int | None) -> s
 def _clip_limits(family: Family, min_tokens: int | None, max_tokens: int | None) -> str:
     if family.video_pixels is None:
         return _limits(family, min_tokens, max_tokens).replace("a picture", "a frame")
+    (least, most), unit = clip_limits(family, min_tokens, max_tokens)
     per_frame = family.video_budget == "frame"
-    unit = family.factor**2 * (1 if per_frame or family.resize == "newline" else family.temporal_patch)
-    least = family.video_pixels[0] if min_tokens is None else min_tokens * unit
-    most = family.video_pixels[1] if max_tokens is None else max_tokens * unit
     of = "a step = {} to {} pixels a frame" if per_frame else "a clip = {} to {} pixels in all frames"
     return f"{-(-least // unit)} to {most // unit} tokens " + of.format(least, most)
 

@@ -91,12 +91,22 @@ def measured(family: Family, height: np.ndarray, width: np.ndarray, limits: Limi
         tokens = cells[0] * cells[1]
     thin = np.zeros(len(height), dtype=bool)
     if family.resize not in ("padded", "slices"):
-        limit = rules.TWO_SIDED_RATIO if family.resize == "two-sided" else rules.MAX_RATIO
+        limit = _ratio(family)
         thin = (height > limit * width) | (width > limit * height)
     if family.resize == "two-sided":
         thin |= np.minimum(height, width) < factor
     fits = ~thin if most is None else ~thin & (tokens <= most // factor**2)
     return Found(resized, cells, slices, whole, tokens, thin, fits)
+
+
+def _one(family: Family, height: int, width: int, limits: Limits) -> Found:
+    """`measured` for one picture."""
+    return measured(family, np.array([height]), np.array([width]), limits)
+
+
+def _ratio(family: Family) -> int:
+    """How many times the shorter side the longer one may be."""
+    return rules.TWO_SIDED_RATIO if family.resize == "two-sided" else rules.MAX_RATIO
 
 
 def _rule(family: Family, height: np.ndarray, width: np.ndarray, least: int | None, most: int | None) -> rules.Sizes:
@@ -142,7 +152,7 @@ def picture_parts(
     family: Family, height: int, width: int, limits: Limits, conflict: Conflict
 ) -> tuple[Part, ...] | None:
     """The grids of one picture; None where it is skipped."""
-    found = measured(family, np.array([height]), np.array([width]), limits)
+    found = _one(family, height, width, limits)
     if found.fits[0] or (conflict == "family" and not found.thin[0]):
         return _parts(family, found)
     if conflict == "skip":
@@ -193,8 +203,7 @@ def _tiles(family: Family, height: int, width: int, limits: Limits, found: Found
         rows, cols = (int(side[0]) for side in found.cells)
     if min(rows, cols) > most:
         refuse(family, height, width, limits)
-    limit = rules.TWO_SIDED_RATIO if family.resize == "two-sided" else rules.MAX_RATIO
-    longest = min(most // min(rows, cols), limit * min(rows, cols))
+    longest = min(most // min(rows, cols), _ratio(family) * min(rows, cols))
     number = -(-max(rows, cols) // longest)
     ends = [-(-max(rows, cols) * tile // number) for tile in range(number + 1)]
     resized = (rows * factor, cols * factor)
@@ -209,9 +218,9 @@ def _tiles(family: Family, height: int, width: int, limits: Limits, found: Found
 
 def refuse(family: Family, height: int, width: int, limits: Limits) -> NoReturn:
     """Say why a picture does not fit, and what would do."""
-    found = measured(family, np.array([height]), np.array([width]), limits)
+    found = _one(family, height, width, limits)
     if found.thin[0]:
-        limit = rules.TWO_SIDED_RATIO if family.resize == "two-sided" else rules.MAX_RATIO
+        limit = _ratio(family)
         stretch = max(height, width) / min(height, width)
         if stretch > limit:
             raise ValueError(
@@ -226,7 +235,7 @@ def refuse(family: Family, height: int, width: int, limits: Limits) -> NoReturn:
     assert most is not None
 
     def tokens(limit: int) -> int:
-        return int(measured(family, np.array([height]), np.array([width]), (least, limit * unit)).tokens[0])
+        return int(_one(family, height, width, (least, limit * unit)).tokens[0])
 
     resized = f"{found.resized[1][0]} wide x {found.resized[0][0]} high"
     _raise_above(most // unit, resized, int(found.tokens[0]), tokens)
@@ -260,6 +269,14 @@ def check_clips(family: Family) -> None:
         raise ValueError(f"{family.name} has no limits for clips (its video_pixels is None); its pictures have")
 
 
+def clip_limits(family: Family, min_tokens: int | None, max_tokens: int | None) -> tuple[Size, int]:
+    """The least and most pixels of a frame or a clip, as `Family.video_budget` counts, and the pixels of one token."""
+    assert family.video_pixels is not None
+    one_frame = family.video_budget == "frame" or family.resize == "newline"
+    unit = family.factor**2 * (1 if one_frame else family.temporal_patch)
+    return _limits(family.video_pixels, unit, min_tokens, max_tokens), unit
+
+
 def clip_part(
     family: Family,
     frames: int,
@@ -269,19 +286,18 @@ def clip_part(
     max_tokens: int | None,
     conflict: Conflict,
 ) -> Part:
-    assert family.video_pixels is not None
     per_frame, factor = family.video_budget == "frame", family.factor
     shown = family.temporal_patch * family.temporal_merge
     steps = -(-frames // shown) * family.temporal_merge
     if per_frame:
-        unit, counted = factor**2, 1
+        counted = 1
     elif family.resize == "newline":  # no padding, and a newline behind each row costs as much as a token
-        unit, counted = factor**2, frames
+        counted = frames
     else:  # the padding costs tokens too
-        unit, counted = factor**2 * family.temporal_patch, steps * family.temporal_patch
+        counted = steps * family.temporal_patch
     if family.resize == "newline" and min_tokens is not None:
         raise ValueError(f"min_tokens is {min_tokens}; clips of {family.name} have no lower limit")
-    least, most = _limits(family.video_pixels, unit, min_tokens, max_tokens)
+    (least, most), unit = clip_limits(family, min_tokens, max_tokens)
     if (stretch := max(height, width) / min(height, width)) > rules.MAX_RATIO:
         raise ValueError(f"{width} wide x {height} high is {stretch:.1f} to 1, the limit is {rules.MAX_RATIO} to 1")
 

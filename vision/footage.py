@@ -22,7 +22,7 @@ from .files import MAX_PIXELS, File, is_file, name_of
 from .fitting import check_side
 from .load import as_tensor
 from .plan import Size
-from .reels import naming, open_reel
+from .reels import naming, open_reel, step_times
 
 ClipSource = tuple[int, int, int] | Clip | File | np.ndarray | Tensor
 
@@ -55,10 +55,8 @@ class Footage:
         """The time of each of `steps` temporal steps, as the family tells it; the last frame fills what is left."""
         if self.seconds is None:
             return None
-        missing = steps * family.temporal_patch - self.frames
-        frames = np.concatenate([self.seconds, np.repeat(self.seconds[-1], missing)]).reshape(steps, -1)
-        first = family.stamp is not None and family.stamp.time == "first"
-        return tuple((frames[:, 0] if first else (frames[:, 0] + frames[:, -1]) / 2).tolist())
+        time = "mean" if family.stamp is None else family.stamp.time
+        return tuple(step_times(self.seconds, steps, family.temporal_patch, time).tolist())
 
 
 def footage(source: Any, family: Family, *, fps: Number | None, frames: int | None, max_frames: int | None) -> Footage:
@@ -107,15 +105,12 @@ def _of_file(source: File, family: Family, asked: dict[str, Any]) -> Footage:
         raise ValueError(f"{family.name} has no rule to pick frames; pick them with read_clip")
     reel = open_reel(source, MAX_PIXELS)
     with naming(source):
-        if reel.fps is None and reel.total > 1:
-            raise ValueError("it does not say how long its frames last; give them to clip_of with fps or seconds")
+        reel.check_times()
         chosen, rate = reel.sampled(family.sampling, asked, None, None)
-    wanted, counts = np.unique(chosen, return_counts=True)
 
     def pictures() -> Iterator[Tensor]:
         with naming(source):
-            for pixels, count in zip(reel.pictures(wanted), counts.tolist(), strict=True):
-                yield from [pixels] * count
+            yield from reel.shown(chosen)
 
     return Footage(
         frames=len(chosen),

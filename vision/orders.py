@@ -36,3 +36,11 @@ def by_token(
     if order in ("blocks-channels-last", "raster-channels-last"):  # a patch is (p, p, 3, T)
         return tokens.unflatten(-1, (patch, patch, 3, -1)).permute(0, 1, 2, 3, 4, 7, 8, 5, 6)
     return tokens.unflatten(-1, (3, -1, patch, patch))
+
+
+def in_order(raster: Shaped[Tensor, "h w c"], order: PatchOrder, merge: int) -> Shaped[Tensor, "n c"]:
+    """(h * w, C): what belongs to the patches of one picture, in the order in which they lie."""
+    h, w, _ = raster.shape
+    if not order.startswith("blocks"):
+        return raster.flatten(0, 1)
+    return raster.view(h // merge, merge, w // merge, merge, -1).transpose(1, 2).flatten(0, 3)

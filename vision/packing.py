@@ -18,6 +18,8 @@ from mrope.checks import one_of, whole
 from mrope.families import PatchOrder
 from mrope.shards import PADDING
 
+from .orders import in_order
+
 Fit: TypeAlias = Literal["decreasing", "ordered"]
 Per: TypeAlias = Literal["picture", "frame"]
 
@@ -66,14 +68,6 @@ def patch_ids(grids: Int64[Tensor, "p 3"], *, order: PatchOrder, merge: int) -> 
         rows, cols = torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij")
         pieces.append(in_order(torch.stack((rows, cols), -1), order, merge).repeat(t, 1))
     return torch.cat(pieces).T.contiguous().to(grids.device)
-
-
-def in_order(raster: Shaped[Tensor, "h w c"], order: PatchOrder, merge: int) -> Shaped[Tensor, "n c"]:
-    """(h * w, C): what belongs to the patches of one picture, in the order in which they lie."""
-    h, w, _ = raster.shape
-    if not order.startswith("blocks"):
-        return raster.flatten(0, 1)
-    return raster.view(h // merge, merge, w // merge, merge, -1).transpose(1, 2).flatten(0, 3)
 
 
 def check_grids(grids: Tensor) -> None:

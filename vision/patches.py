@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import Any, Literal, get_args
 
@@ -280,7 +281,7 @@ class _Cutter:
         self.values = _room(shape, getattr(torch, dtype), out, device)
         self.raw = dtype == "uint8"
         self.colours = scaled_colours(self.mean, self.std, self.values.device)
-        self.steps = iter(list(_parts_of(self.values, self.plans, family.patch_order)))
+        self.steps = _parts_of(self.values, self.plans, family.patch_order)
 
     def cut(self, pixels_at: Callable[[Size], Tensor], planned: Plan) -> None:
         """Cut the next picture, of which `pixels_at` gives the pixels, at a size if it can choose."""
@@ -346,17 +347,18 @@ class _Cutter:
     def write(self, step: Tensor, pixels: Tensor) -> None:
         """Write pixels into the patches that they fill."""
         if self.impl == "numba" or (self.impl == "auto" and _pays(step, pixels)):
-            fused.fill_(step, pixels, self.table(step.dtype))
+            fused.fill_(step, pixels, self.table)
         else:
             fill_(step, pixels, None if self.raw else self.colours)
 
-    def table(self, dtype: torch.dtype) -> Tensor:
+    @cached_property
+    def table(self) -> Tensor:
         """(3, 256) what each byte of each channel becomes."""
         every = torch.arange(256).repeat(3, 1)
         if self.raw:
-            return every.to(dtype)
+            return every.to(self.values.dtype)
         mean, std = (colour.view(3, 1) for colour in self.colours)
-        return every.to(torch.float32).sub_(mean).div_(std).to(dtype)
+        return every.to(torch.float32).sub_(mean).div_(std).to(self.values.dtype)
 
     def patches(self) -> Patches:
         """What was cut."""

@@ -128,7 +128,12 @@ class Plan:
     @property
     def tokens(self) -> int:
         """LLM tokens that show the picture or clip: what limits count. `prompt_tokens` has all that stands around."""
-        return sum(prod(part.grid) // (self.merge**2 * self.temporal_merge) for part in self.parts)
+        return sum(self.part_tokens)
+
+    @property
+    def part_tokens(self) -> tuple[int, ...]:
+        """The same of each part."""
+        return tuple(prod(part.grid) // (self.merge**2 * self.temporal_merge) for part in self.parts)
 
     @property
     def scale(self) -> tuple[float, float]:
@@ -196,10 +201,14 @@ class Plan:
         """
         return box.out_of_window(boxes, *self._canvas(part, convention))
 
-    def _part(self, number: int) -> Part:
+    def part_number(self, number: int) -> int:
+        """`number` itself, or one line where there is no such part."""
         if whole("part", number, 0) >= len(self.parts):
             raise ValueError(f"part is {number}; the picture has {len(self.parts)}, counted from 0")
-        return self.parts[number]
+        return number
+
+    def _part(self, number: int) -> Part:
+        return self.parts[self.part_number(number)]
 
     def _canvas(self, number: int | None, convention: Boxes | None) -> tuple[Sides, Sides, Sides]:
         """Corner and size of a part with its padding in pixels of the original, and its size as the model counts it."""

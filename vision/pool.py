@@ -25,6 +25,8 @@ from .patches import Dtype, Impl, Patches, patchify
 from .plan import Resized
 
 OnError: TypeAlias = Literal["raise", "skip", "keep"]
+"""What becomes of a picture that cannot be read or planned: its error is raised, it is left out and listed in
+`skipped`, or it comes with its error."""
 Outcome: TypeAlias = "Patches | Failure"
 
 

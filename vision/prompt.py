@@ -57,7 +57,7 @@ def clip_spans(
     if times is None or (tokenizer is None and family.stamp.pieces is None):
         return None
     stamps = family.stamp.tokens([family.stamp.text(time) for time in times], tokenizer)
-    before, after = family.step_markers - family.step_markers // 2, family.step_markers // 2
+    before, after = _halves(family.step_markers)
     behind = family.stamp.place == "after"
     fronts = [before + (0 if behind else stamp) for stamp in stamps]
     backs = [after + (stamp if behind else 0) for stamp in stamps]
@@ -67,9 +67,14 @@ def clip_spans(
     return _wrapped(family.clip_markers, clip)
 
 
+def _halves(markers: int) -> tuple[int, int]:
+    """How many markers stand in front, and how many behind."""
+    return markers - markers // 2, markers // 2
+
+
 def _wrapped(markers: int, spans: tuple[Span, ...]) -> tuple[Span, ...]:
     """Half of the markers in front and half behind, as text."""
-    before, after = markers - markers // 2, markers // 2
+    before, after = _halves(markers)
     return (*((Text(before),) if before else ()), *spans, *((Text(after),) if after else ()))
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from mrope.checks import Number, whole
-from mrope.families.sampling import Sampling
+from mrope.families.sampling import Sampling, StampTime
 
 from .files import (
     MAX_PIXELS,
@@ -96,10 +96,8 @@ def measure_clip(source: File, *, max_pixels: int = MAX_PIXELS) -> ClipSize:
             height, width = _upright(stream.height, stream.width, _first_orientation(container, stream))
         if count and rate:
             return ClipSize(frames=count, height=height, width=width, fps=float(rate), duration=float(count / rate))
-    else:
-        with opened(source) as image:
-            height, width = size_of(image, orientation_of(image))
     reel = open_reel(source, max_pixels)
+    height, width = reel.size
     duration = None if reel.fps is None else reel.total / reel.fps
     return ClipSize(frames=reel.total, height=height, width=width, fps=reel.fps, duration=duration)
 
@@ -127,6 +125,17 @@ class Reel:
     @property
     def total(self) -> int:
         return len(self.seconds)
+
+    def check_times(self) -> None:
+        """Refuse frames of which nobody knows when they are shown."""
+        if self.fps is None and self.total > 1:
+            raise ValueError("it does not say how long its frames last; give them to clip_of with fps or seconds")
+
+    def shown(self, chosen: np.ndarray) -> Iterator[Tensor]:
+        """The pixels of these frames, ascending numbers, decoded once however often one is chosen."""
+        wanted, counts = np.unique(chosen, return_counts=True)
+        for pixels, count in zip(self.pictures(wanted), counts.tolist(), strict=True):
+            yield from [pixels] * count
 
     def numbered(self, indices: Sequence[int]) -> np.ndarray:
         picks = np.array([whole("an index", index, 0) for index in indices], dtype=np.int64)
@@ -361,6 +370,13 @@ def _first_orientation(container: InputContainer, stream: VideoStream) -> int:
 
 def _upright(height: int, width: int, orientation: int) -> tuple[int, int]:
     return (width, height) if orientation >= 5 else (height, width)
+
+
+def step_times(seconds: np.ndarray, steps: int, temporal_patch: int, time: StampTime) -> np.ndarray:
+    """The time of each of `steps` temporal steps; the last frame is repeated until it fills what is left."""
+    missing = steps * temporal_patch - len(seconds)
+    frames = np.concatenate([seconds, np.repeat(seconds[-1], missing)]).reshape(steps, temporal_patch)
+    return frames[:, 0] if time == "first" else (frames[:, 0] + frames[:, -1]) / 2
 
 
 def mean_rate(seconds: np.ndarray) -> float | None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Float64, Int64, Shaped, UInt8
 from torch import Tensor
 
@@ -22,6 +23,7 @@ from mrope.families import Boxes, Family, PatchOrder
 
 from .boxes import Shapes, into_window, out_of_window
 from .load import Picture, load
+from .orders import in_order
 from .plan import Part, Plan, Size
 
 Region: TypeAlias = np.ndarray | Tensor | Sequence[Any]
@@ -71,11 +73,8 @@ def patch_regions(plan: Plan, *, order: PatchOrder) -> Float64[np.ndarray, "P 4"
     regions = []
     for part in plan.parts:
         t, h, w = part.grid
-        cells = _cells(plan, part, plan.patch)
-        if order in ("blocks", "blocks-channels-last"):
-            merge = plan.merge
-            cells = cells.reshape(h // merge, merge, w // merge, merge, 4).swapaxes(1, 2).reshape(-1, 4)
-        regions.append(np.tile(cells, (t, 1)))
+        cells = torch.from_numpy(_cells(plan, part, plan.patch)).view(h, w, 4)
+        regions.append(np.tile(in_order(cells, order, plan.merge).numpy(), (t, 1)))
     return np.concatenate(regions)
 
 
@@ -176,7 +175,7 @@ def token_map(
            [3, 3, 4, 4, 5, 5]])
     """
     height, width = plan.original if size is None else (whole("size", side, 1) for side in size)
-    chosen = range(len(plan.parts)) if part is None else [_number(plan, part)]
+    chosen = range(len(plan.parts)) if part is None else [plan.part_number(part)]
     grids, drawn, shown = token_grids(plan, values), np.full((height, width), np.nan), False
     whole("step", step, 0)
     for number in chosen:
@@ -267,12 +266,6 @@ def crop(
 def _steps(plan: Plan, part: Part) -> int:
     """Steps of LLM tokens."""
     return part.grid[0] // plan.temporal_merge
-
-
-def _number(plan: Plan, part: int) -> int:
-    if whole("part", part, 0) >= len(plan.parts):
-        raise ValueError(f"part is {part}; the picture has {len(plan.parts)}, counted from 0")
-    return part
 
 
 def _cells(plan: Plan, part: Part, side: int) -> Float64[np.ndarray, "cells 4"]:

@@ -6,17 +6,16 @@ several times as long as the resize itself. Decoders write pixel after pixel, an
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, get_args
+from typing import get_args
 
 import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
 from mrope.checks import one_of, whole
+from mrope.families.record import Filter
 
 from .pages import fresh
-
-Filter: TypeAlias = Literal["bicubic", "bilinear"]
 
 
 def resize(

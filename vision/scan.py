@@ -24,10 +24,8 @@ from .load import measure
 from .pdf import pdf_pages
 from .plan import Plan, Size
 from .planning import plan
+from .pool import OnError
 
-OnError = Literal["raise", "skip", "keep"]
-"""What becomes of a picture that cannot be read or planned: its error is raised, it is left out and listed in
-`Scan.skipped`, or it comes with its error."""
 Progress = Literal["none", "bar"]
 
 PICTURES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", ".tiff", ".bmp", ".avif", ".ppm", ".pgm")

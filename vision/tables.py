@@ -18,7 +18,8 @@ from mrope.checks import one_of, whole
 from mrope.encodings.operands import without_autocast
 from mrope.families import PatchOrder
 
-from .packing import check_order, in_order
+from .orders import in_order
+from .packing import check_order
 
 TableKind: TypeAlias = Literal[
     "bilinear",

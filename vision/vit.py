@@ -26,7 +26,8 @@ from mrope.families.record import PatchOrder
 from mrope.spans import Grid
 
 from .fold import BytesLinear
-from .packing import check_order, in_order
+from .orders import in_order
+from .packing import check_order
 from .patches import Patches
 from .tables import Aspect, TableKind, table_for
 

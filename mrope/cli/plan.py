@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from mrope.cli.options import AsJson, FamilyName
+from mrope.cli.options import AsJson, FamilyName, MaxTokens, MinTokens
 from mrope.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
@@ -32,12 +32,8 @@ def plan(
         ),
     ],
     family: FamilyName,
-    min_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Fewest tokens a picture; by default the family's own limit.")
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Most tokens a picture; by default the family's own limit.")
-    ] = None,
+    min_tokens: MinTokens = None,
+    max_tokens: MaxTokens = None,
     conflict: Annotated[
         Conflict, typer.Option(help="error, skip, pad, tile or family: where a picture does not fit.")
     ] = "error",

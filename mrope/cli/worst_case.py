@@ -6,18 +6,14 @@ from typing import Annotated, Literal
 
 import typer
 
-from mrope.cli.options import AsJson, FamilyName
+from mrope.cli.options import AsJson, FamilyName, MaxTokens, MinTokens
 from mrope.cli.output import print_json
 
 
 def worst_case(
     family: FamilyName,
-    min_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Fewest tokens a picture; by default the family's own limit.")
-    ] = None,
-    max_tokens: Annotated[
-        int | None, typer.Option(metavar="N", help="Most tokens a picture; by default the family's own limit.")
-    ] = None,
+    min_tokens: MinTokens = None,
+    max_tokens: MaxTokens = None,
     pictures: Annotated[int, typer.Option(metavar="N", help="How many such pictures come together.")] = 1,
     count: Annotated[
         Literal["tokens", "prompt"], typer.Option(help="What must be largest: prompt is with newlines and markers.")
