@@ -13,7 +13,7 @@ Number: TypeAlias = float | int  # spelled out, since run-time checkers take no 
 def whole(name: str, value: Any, least: int) -> int:
     """`value` as an int of at least `least`, or one line that says what came."""
     try:
-        number = operator.index(value)
+        number = operator.index(None if isinstance(value, bool) else value)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; expected a whole number") from None
     if number < least:
@@ -24,7 +24,7 @@ def whole(name: str, value: Any, least: int) -> int:
 def positive(name: str, value: Any) -> float:
     """`value` as a finite float above zero, or one line that says what came."""
     try:
-        number = float(value + 0)  # a string is no number
+        number = float((None if isinstance(value, bool) else value) + 0)  # a string is no number, nor is True
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {value!r}; expected a number") from None
     if not 0 < number < math.inf:  # which torch.compile can trace

@@ -17,11 +17,12 @@ import pytest
 import torch
 from pictures import STORED, UPRIGHT, encoded, exif, noise
 from PIL import Image
+from transformers import Qwen3VLVideoProcessor
 from transformers.video_utils import VideoMetadata
 
 from mrope import family
 from mrope.families.sampling import QWEN_VL_UTILS, Sampling
-from mrope.vision import Clip, clip_of, measure_clip, read_clip
+from mrope.vision import Clip, clip_of, measure_clip, patchify_video, plan_video, read_clip
 
 MILLISECOND = Fraction(1, 1000)
 UNEVEN = [0, 100, 150, 1000, 4000, 4100, 4200, 6000, 6500, 9000]  # when frames are shown, in milliseconds
@@ -46,9 +47,9 @@ def video(
     pixels: str = "yuv420p",
     options: dict[str, str] | None = None,
     container: dict[str, str] | None = None,
-    sound: bool = False,
+    sound: int = 0,
 ) -> bytes:
-    """A file of frames, which are shown at `times` in ticks."""
+    """A file of frames, which are shown at `times` in ticks, with so many seconds of sound."""
     file = io.BytesIO()
     with av.open(file, "w", format=kind, options=container or {}) as output:
         stream: Any = output.add_stream(codec, rate=rate)
@@ -57,7 +58,7 @@ def video(
         stream.codec_context.time_base = tick or 1 / rate
         stream.options = {"g": "12"} if options is None else options
         if sound:
-            add_sound(output)
+            add_sound(output, sound, "libopus" if kind == "webm" else "pcm_s16le")
         for number, values in enumerate(frames):
             frame = av.VideoFrame.from_ndarray(values, format="rgb24")
             frame.pts = number if times is None else times[number]
@@ -67,8 +68,8 @@ def video(
     return file.getvalue()
 
 
-def add_sound(output: Any, seconds: int = 2) -> None:
-    stream = output.add_stream("pcm_s16le", rate=8000, layout="mono")
+def add_sound(output: Any, seconds: int = 2, codec: str = "pcm_s16le") -> None:
+    stream = output.add_stream(codec, rate=8000, layout="mono")
     frame = av.AudioFrame.from_ndarray(np.zeros((1, 8000 * seconds), np.int16), format="s16", layout="mono")
     frame.sample_rate, frame.pts = 8000, 0
     output.mux(stream.encode(frame))
@@ -120,7 +121,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "bare-h264": {"kind": "h264"},
     "open-gop": {"options": {"x264-params": "open-gop=1:keyint=12:bframes=3"}},
     "one-key-frame": {"options": {"g": "999"}},
-    "with-sound": {"kind": "mov", "sound": True},
+    "with-sound": {"kind": "mov", "sound": 2},
 }
 
 
@@ -162,8 +163,10 @@ def test_variable_frame_rate(kind: str) -> None:
     clip = read_clip(data, seconds=[0.12, 0.15, 3.9, 4, 9.5])
     assert clip.indices == (1, 2, 3, 4, 9)
     np.testing.assert_array_equal(rows(clip), np.stack([every[index] for index in clip.indices or ()]))
-    # Frames 4 to 7 begin within three seconds: two of them, at 4 s and at 6 s.
-    assert read_clip(data, frames=2, start=3, end=6.2).indices == (4, 7)
+    # From 3 to 6.2 s, frame 3 (until 4 s) and frames 4 to 7 are on screen: two of them, at 3 s and at 6 s.
+    clip = read_clip(data, frames=2, start=3, end=6.2)
+    assert clip.indices == (3, 7)
+    assert clip.seconds.tolist() == [1, 6]  # when they begin
 
 
 def test_frames_that_tremble_about_their_time_are_picked_by_number() -> None:
@@ -197,8 +200,79 @@ def test_a_part_of_a_clip() -> None:
     assert clip.rate == 4  # four frames of one second
     assert read_clip(data, frames=2, start=2.9).indices == (87, 89)
     assert read_clip(data, frames=2, end=0.1).indices == (0, 2)
-    with pytest.raises(ValueError, match=r"no frame begins from start=3 to end=None; the last begins at 2\.96"):
-        read_clip(data, frames=2, start=3)
+    assert read_clip(data, frames=1, start=2.99, end=100).indices == (89,)
+
+
+@pytest.mark.parametrize("kind", ["mp4", "matroska", "mpegts"])
+def test_the_frame_on_screen_at_the_start_was_left_out(kind: str) -> None:
+    data = video(pictures(10), UNEVEN, tick=MILLISECOND, kind=kind)
+    every = decoded(data)
+    for start, expected in ((0, 0), (0.1, 1), (0.999, 2), (1, 3), (2.5, 3), (3.9999999, 4), (8.999, 8), (9.5, 9)):
+        clip = read_clip(data, frames=1, start=start)
+        assert clip.indices == (expected,)
+        np.testing.assert_array_equal(rows(clip)[0], every[expected])
+    # From 1.5 to 4.15 s, frames 3, 4 and 5 are on screen, from 1.5, 4 and 4.1 s on: 1.3 s from one to the next.
+    assert read_clip(data, frames=3, start=1.5, end=4.15).indices == (3, 3, 5)
+    steady = video(pictures(30, 20, 36), rate=Fraction(10))
+    assert read_clip(steady, frames=3, start=0.55, end=0.8).indices == (5, 6, 7)  # from 0.5 s on, until 0.8 s
+
+
+@pytest.mark.parametrize(
+    ("times", "fault"),
+    [
+        ({"start": float("nan")}, "start is nan; expected a finite number of seconds from 0 on"),
+        ({"start": -0.5}, "start is -0.5; expected a finite number of seconds from 0 on"),
+        ({"start": float("inf")}, "start is inf; expected a finite number of seconds from 0 on"),
+        ({"end": float("nan")}, "end is nan; expected a finite number of seconds from 0 on"),
+        ({"end": float("inf")}, "end is inf; expected a finite number of seconds from 0 on"),
+        ({"end": -1}, "end is -1; expected a finite number of seconds from 0 on"),
+        ({"start": 0.2, "end": 0.2}, "end is 0.2; expected seconds after start=0.2"),
+        ({"start": 0.2, "end": 0.1}, "end is 0.1; expected seconds after start=0.2"),
+        ({"end": 0}, "end is 0; expected seconds after start=0"),
+        ({"start": 1}, "start is 1; the clip is over at 1 seconds"),
+    ],
+    ids=str,
+)
+def test_times_that_are_none(times: dict[str, Any], fault: str) -> None:
+    for data in (video(pictures(10, 20, 36), rate=Fraction(10)), animation("GIF", 10, 100)):
+        with pytest.raises(ValueError, match=rf"^clip of \d+ bytes: {fault}$"):
+            read_clip(data, fps=1, **times)
+    single = encoded(Image.fromarray(noise(20, 36)), "PNG")
+    for moment in (float("nan"), float("inf"), -1):
+        for source in (single, animation("GIF", 10, 100)):
+            with pytest.raises(ValueError, match=r"one of seconds is (nan|inf|-1); expected a finite"):
+                read_clip(source, seconds=[0, moment])
+    wrong: dict[str, Any]
+    for wrong in ({"fps": 1, "start": "1"}, {"fps": 1, "end": [1]}, {"seconds": ["1"]}, {"seconds": 1}, {"indices": 1}):
+        with pytest.raises(TypeError):
+            read_clip(single, **wrong)
+
+
+@pytest.mark.parametrize("kind", ["mp4", "matroska", "mpegts", "avi"])
+def test_one_answer_for_the_rate_of_a_clip_whose_rate_varies(kind: str) -> None:
+    frames = pictures(10)
+    uneven = video(frames, UNEVEN, tick=MILLISECOND, kind=kind, options={"bf": "0"})
+    late = video(frames, [*range(9), 9 + 60], rate=Fraction(10), kind=kind, options={"bf": "0"})
+    for data, fps in ((uneven, 9 / 9), (late, 9 / 6.9)):
+        size, clip = measure_clip(data), read_clip(data, indices=range(10))
+        assert (size.frames, size.fps) == (len(clip.frames), clip.fps)
+        assert size.fps == pytest.approx(fps)
+        assert size.duration == pytest.approx(10 / fps)
+    steady = video(frames, rate=Fraction(24000, 1001), kind=kind)
+    assert measure_clip(steady).fps == read_clip(steady, frames=1).fps == 24000 / 1001
+
+
+def test_transformers_picks_the_frames_of_an_uneven_clip_by_number() -> None:
+    data = video(pictures(10), UNEVEN, tick=MILLISECOND)  # a mean of one frame a second
+    every = decoded(data)
+    rule = Sampling(rule="even", fps=0.5, min_frames=4, max_frames=768)
+    theirs = Qwen3VLVideoProcessor(fps=0.5).sample_frames(VideoMetadata(total_num_frames=10, fps=1.0))
+    # Five frames over ten: 0, 2.25, 4.5, 6.75 and 9, rounded half to even.
+    assert theirs.tolist() == rule.indices(10, 1) == [0, 2, 4, 7, 9]
+    # At 0, 2, 4, 7 and 9 s, the frames are on screen that begin at 0, 1, 4, 6.5 and 9 s.
+    clip = read_clip(data, rule)
+    assert clip.indices == (0, 3, 4, 8, 9)
+    np.testing.assert_array_equal(rows(clip), np.stack([every[index] for index in clip.indices or ()]))
 
 
 def test_only_what_is_needed_is_decoded() -> None:
@@ -341,7 +415,7 @@ def truncated(tmp_path: Path, kind: str) -> bytes:
         ("headless", r"broken or unreadable clip \(Invalid data"),
         ("sound", "no video stream in it"),
         ("half-mp4", r"truncated: 90 frames are announced and \d+ are there"),
-        ("half-mkv", r"truncated: 3\S* seconds are announced and 1\.\S+ are there"),
+        ("half-mkv", r"truncated: it ends \d+ bytes early"),
         ("half-avi", r"truncated: 90 frames are announced and \d+ are there"),
         ("playlist", "broken or unreadable clip"),
         ("concat", "broken or unreadable clip"),
@@ -368,6 +442,71 @@ def test_bad_files_are_named_in_one_line(tmp_path: Path, name: str, fault: str) 
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=rf"^clip of {path.stat().st_size} bytes: {fault}"):
         read_clip(path.read_bytes(), frames=3)
+
+
+FILMS: dict[str, dict[str, Any]] = {
+    "mkv": {"kind": "matroska"},
+    "mkv-b-frames": {"kind": "matroska", "options": {"x264-params": "open-gop=1:keyint=12:bframes=3"}},
+    "mkv-uneven": {"kind": "matroska", "times": UNEVEN, "tick": MILLISECOND},
+    "mkv-short-sound": {"kind": "matroska", "sound": 1},
+    "mkv-long-sound": {"kind": "matroska", "sound": 6},
+    "webm": {"kind": "webm", "codec": "libvpx-vp9"},
+    "webm-vp8": {"kind": "webm", "codec": "libvpx", "options": {"auto-alt-ref": "1", "lag-in-frames": "16"}},
+    "webm-uneven": {"kind": "webm", "codec": "libvpx-vp9", "times": UNEVEN, "tick": MILLISECOND},
+    "webm-short-sound": {"kind": "webm", "codec": "libvpx-vp9", "sound": 1},
+    "webm-long-sound": {"kind": "webm", "codec": "libvpx-vp9", "sound": 6},
+}
+
+
+@pytest.mark.parametrize("film", FILMS)
+def test_matroska_that_lacks_its_last_moments_was_read(film: str) -> None:
+    frames = pictures(10 if "times" in FILMS[film] else 50)
+    data = video(frames, **FILMS[film])
+    assert measure_clip(data).frames == len(frames)
+    for missing in (1, 40, 300, len(data) // 4):  # the index at the end, and more and more frames
+        with pytest.raises(ValueError, match=rf"^clip of {len(data) - missing} bytes: truncated: it ends {missing} b"):
+            read_clip(data[:-missing], frames=2)
+        with pytest.raises(ValueError, match="truncated: it ends"):
+            measure_clip(data[:-missing])
+    # What is written while it is sent announces nothing, and may end anywhere.
+    live = video(frames, **FILMS[film], container={"live": "1"})
+    assert measure_clip(live).frames == len(frames)
+    assert measure_clip(live[: -len(live) // 4]).frames < len(frames)
+    assert measure_clip(data + b"more").frames == len(frames)
+
+
+# In tenths of a second; what an AVI does not show anew, it holds as an empty chunk.
+DROPPED = [0, 1, 2, 5, 6, 10, 11, 12, 13, 20]
+
+
+@pytest.mark.parametrize("codec", ["mpeg4", "mjpeg"])
+def test_avi_with_dropped_frames_was_called_truncated(codec: str) -> None:
+    pixels = "yuvj420p" if codec == "mjpeg" else "yuv420p"
+    data = video(pictures(10), DROPPED, rate=Fraction(10), kind="avi", codec=codec, pixels=pixels)
+    assert data.count(b"00dc" + bytes(4)) >= 11  # the empty chunks of 21 less 10
+    every = decoded(data)
+    clip = read_clip(data, indices=range(10))
+    np.testing.assert_array_equal(rows(clip), np.stack(every))
+    assert clip.seconds.tolist() == pytest.approx([tenth / 10 for tenth in DROPPED])
+    assert clip.fps == pytest.approx(9 / 2)
+    size = measure_clip(data)
+    assert (size.frames, size.height, size.width, size.fps) == (10, 48, 64, clip.fps)
+    assert read_clip(data, seconds=[0.2, 0.4, 0.5, 0.9, 1.9, 2.0]).indices == (2, 2, 3, 4, 8, 9)
+    cut = data[: data.index(b"idx1") - 100]
+    more = data + b"RIFF" + struct.pack("<I", 1000) + b"AVIX" + bytes(900)  # large files go on in another chunk
+    for broken in (cut, more):
+        with pytest.raises(ValueError, match=r"truncated: 21 frames are announced and (9|10) are there"):
+            read_clip(broken, frames=2)
+
+
+def test_one_frame_that_is_missing_among_even_ones() -> None:
+    times = [0, 1, 2, 3, 4, 6, 7, 8]
+    options: dict[str, Any]
+    for options in ({"kind": "avi", "options": {"bf": "0"}}, LOSSLESS):
+        data = video(pictures(8), times, rate=Fraction(5), **options)
+        clip = read_clip(data, indices=range(8))
+        assert clip.seconds.tolist() == pytest.approx([time / 5 for time in times])
+        assert measure_clip(data).fps == clip.fps == pytest.approx(7 / 1.6)
 
 
 def test_missing_files_and_wrong_types(tmp_path: Path) -> None:
@@ -402,9 +541,54 @@ def test_arguments_that_contradict_each_other() -> None:
     for indices in ([10], [3, 2], []):
         with pytest.raises(ValueError, match=r"clip of .* bytes: indices are .*; expected ascending numbers below 10"):
             read_clip(data, indices=indices)
-    for seconds in ([0.5], [-1], [0.2, 0.1]):
+    for seconds in ([0.5], [], [0.2, 0.1]):
         with pytest.raises(ValueError, match=r"seconds are .*; expected ascending times from 0 to 0\.33"):
             read_clip(data, seconds=seconds)
+
+
+def test_names_are_no_rules() -> None:
+    data = video(pictures(10))
+    for name in ("even", "qwen3-vl"):
+        with pytest.raises(TypeError, match="sampling"):
+            read_clip(data, name)  # pyright: ignore[reportArgumentType]
+
+
+def test_more_frames_than_the_clip_has_were_repeated(tmp_path: Path) -> None:
+    path = tmp_path / "short.mp4"
+    path.write_bytes(video(pictures(9)))
+    reads: Any
+    for reads in (
+        lambda frames: read_clip(path, frames=frames),
+        lambda frames: read_clip(path, family("qwen2-vl"), frames=frames),
+        lambda frames: plan_video(path, family("qwen3-vl"), frames=frames),
+        lambda frames: patchify_video(path, family("qwen3-vl"), frames=frames),
+    ):
+        with pytest.raises(ValueError, match=r"short\.mp4: frames is 10, and there are 9; expected at most 9, or max_"):
+            reads(10)
+        reads(9)
+    with pytest.raises(ValueError, match="frames is 4, and there are 3"):
+        read_clip(path, frames=4, start=0.1, end=0.2)
+    assert read_clip(path, max_frames=10).indices == tuple(range(9))
+    assert read_clip(path, indices=[0, 0, 8]).indices == (0, 0, 8)  # who wants a frame twice says so
+
+
+def test_rates_that_are_none() -> None:
+    data = video(pictures(9))
+    source: Any
+    for source in (data, (9, 48, 64), np.zeros((9, 3, 48, 64), np.uint8)):
+        for fps in (0, -2, float("nan"), float("inf")):
+            with pytest.raises(ValueError, match=rf"fps is {fps:g}; expected a finite number above 0"):
+                plan_video(source, family("qwen2.5-vl"), fps=fps)
+        with pytest.raises(TypeError):
+            plan_video(source, family("qwen2.5-vl"), fps="2")  # pyright: ignore[reportArgumentType]
+    for frames in (0, -1):
+        with pytest.raises(ValueError, match=rf"frames is {frames}; expected at least 1"):
+            plan_video(data, family("qwen2.5-vl"), frames=frames)
+    clip = read_clip(data, frames=2)
+    with pytest.raises(ValueError, match="fps is 0; expected a finite number above 0"):
+        Clip(frames=clip.frames, seconds=clip.seconds, fps=0)
+    with pytest.raises(ValueError, match="rate is -1; expected a finite number above 0"):
+        Clip(frames=clip.frames, seconds=clip.seconds, rate=-1)
 
 
 def test_a_clip_is_not_sampled_again() -> None:
@@ -449,6 +633,21 @@ def test_lists_that_make_no_clip(tmp_path: Path) -> None:
         clip_of(frames, fps=0)
     with pytest.raises(TypeError, match="frames is one path or file"):
         clip_of(str(tmp_path / "clip.mp4"), fps=2)
+
+
+def test_one_picture_was_taken_for_a_clip_of_its_rows() -> None:
+    picture = noise(10, 3)
+    array: Any
+    for array in (picture, picture.transpose(2, 0, 1), picture[0], torch.from_numpy(picture), np.array(5)):
+        with pytest.raises(ValueError, match=r"frames are of shape \(.*\); expected \(t, 3, h, w\) or \(t, h"):
+            clip_of(array, fps=2)
+    clip = clip_of([picture], fps=2)
+    single: Any
+    for single in (Image.fromarray(picture), clip, (frame for frame in [picture]), {"frame": picture}, 5):
+        with pytest.raises(TypeError):
+            clip_of(single, fps=2)
+    assert clip_of([picture], fps=2).frames.shape == (1, 3, 10, 3)
+    assert clip_of([noise(10, 14)[..., 0]] * 4, fps=2).frames.shape == (4, 3, 10, 14)  # gray
 
 
 def test_steps() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +17,8 @@ from PIL import Image, ImageSequence
 from torch import Tensor
 from transformers import Qwen2VLImageProcessor, Qwen2VLVideoProcessor, Qwen3VLVideoProcessor
 
-from mrope import Family, family
-from mrope.vision import Patches, load, patchify, patchify_video, plan, plan_video, read_clip, unpatchify
+from mrope import Family, family, family_names
+from mrope.vision import Patches, Resized, load, patchify, patchify_video, plan, plan_video, read_clip, unpatchify
 
 QWEN2, QWEN3 = family("qwen2-vl"), family("qwen3-vl")
 FAMILIES = pytest.mark.parametrize("record", [QWEN2, QWEN3], ids=lambda record: record.name)
@@ -249,16 +252,52 @@ def test_plans_that_were_made_before() -> None:
     plans = plan(pictures, QWEN2, max_tokens=40)
     before, now = patchify(pictures, QWEN2, plans=plans), patchify(pictures, QWEN2, max_tokens=40)
     assert_same(before, (now.values, now.grids))
-    with pytest.raises(
-        ValueError, match=r"plan 0 is for 2 x 2 patches of 14 pixels a token; expected a plan of qwen3-vl"
-    ):
+    with pytest.raises(ValueError, match="plan 0 is of a picture for qwen2-vl; expected one of a picture for qwen3-vl"):
         patchify(pictures, QWEN3, plans=plans)
+    # The same patches and tokens a side, but other limits.
+    with pytest.raises(ValueError, match=r"plan 0 is of a picture for qwen2-vl; expected .* for qwen2.5-vl"):
+        patchify(pictures, family("qwen2.5-vl"), plans=plans)
+    clip = QWEN2.plan_video((4, 60, 90))
+    with pytest.raises(ValueError, match="plan 1 is of a clip for qwen2-vl; expected one of a picture for qwen2-vl"):
+        patchify(pictures, QWEN2, plans=[plans[0], clip])
     with pytest.raises(ValueError, match="2 plans came for 1 pictures"):
         patchify(pictures[:1], QWEN2, plans=plans)
     with pytest.raises(ValueError, match="expected one each, and no other limits"):
         patchify(pictures, QWEN2, plans=plans, max_tokens=9)
     with pytest.raises(ValueError, match=r"picture 0: decoded to \(300, 200\) .* its plan is for \(60, 90\)"):
         patchify(pictures[::-1], QWEN2, plans=plans)
+
+
+def test_one_plan_for_one_picture_comes_in_a_list() -> None:
+    picture = noise(60, 90)
+    with pytest.raises(TypeError, match="plans"):
+        patchify(picture, QWEN2, plans=plan(picture, QWEN2))  # pyright: ignore[reportArgumentType]
+
+
+def test_resized_pixels_of_another_family_or_kind_are_refused() -> None:
+    still = Resized(torch.zeros(3, 56, 84, dtype=torch.uint8), QWEN2.plan((56, 84)))
+    moving = Resized(torch.zeros(4, 3, 56, 84, dtype=torch.uint8), QWEN2.plan_video((4, 56, 84), min_tokens=1))
+    assert patchify(still, QWEN2).plans == (still.plan,)
+    assert patchify_video(moving, QWEN2).plans == (moving.plan,)
+    for make in (lambda: patchify(still, family("qwen2.5-vl")), lambda: plan([still], family("qwen2.5-vl"))):
+        with pytest.raises(
+            ValueError, match=r"is of a picture for qwen2-vl; expected one of a picture for qwen2\.5-vl"
+        ):
+            make()
+    with pytest.raises(ValueError, match="is of a clip for qwen2-vl; expected one of a picture for qwen2-vl"):
+        patchify(moving, QWEN2)
+    with pytest.raises(ValueError, match="is of a picture for qwen2-vl; expected one of a clip for qwen2-vl"):
+        patchify_video(still, QWEN2)
+
+
+def test_wrong_settings_are_no_fault_of_the_pictures() -> None:
+    picture, out = noise(56, 84), torch.zeros(24, QWEN2.patch_dim, requires_grad=True)
+    with pytest.raises(ValueError, match=r"^out requires a gradient, and is written to; give out\.detach\(\)"):
+        patchify(picture, QWEN2, out=out)
+    with pytest.raises(TypeError, match="max_pixels"):
+        patchify(picture, QWEN2, max_pixels=None)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="patches"):
+        unpatchify(out)  # pyright: ignore[reportArgumentType]
 
 
 def test_the_background_and_the_limit_reach_the_loading(tmp_path: Path) -> None:
@@ -268,3 +307,61 @@ def test_the_background_and_the_limit_reach_the_loading(tmp_path: Path) -> None:
     assert blue.flatten(1).unique(dim=1).T.tolist() == [[0, 0, 255]]
     with pytest.raises(ValueError, match=r"more than .*3000"):
         patchify(clear, QWEN2, max_pixels=3000)
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_pictures_cut_in_strips_are_those_cut_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Turned and gray by Pillow, plain, thin, and larger than one strip; some fill up whole tokens with black.
+    record, photo = family(name), photograph("coffee")
+    pictures = [
+        encoded(photo.resize((431, 333)).convert("L"), "PNG", exif=exif(6)),
+        encoded(photo, "JPEG", exif=exif(7)),
+        Image.fromarray(noise(590, 611, 4)),
+        noise(120, 400),
+    ]
+    whole = patchify(pictures, record, conflict="family")
+    monkeypatch.setattr("mrope.vision.patches.LARGE", 1)
+    assert torch.equal(patchify(pictures, record, conflict="family").values, whole.values)
+
+
+def test_peak_memory_is_one_picture_and_strips() -> None:
+    """Above the result, in a process of its own; the picture as its decoder holds it."""
+    code = """if True:
+        import io, sys
+        from pathlib import Path
+        import numpy as np, torch
+        from PIL import Image
+        import mrope
+        from mrope.vision import patchify
+        torch.set_num_threads(1)
+        family = mrope.family("qwen2-vl")
+        tile = np.random.default_rng(0).integers(0, 256, (200, 300, 3), np.uint8)
+        def kilobytes(name):
+            return int(next(line for line in open("/proc/self/status") if line.startswith(name)).split()[1])
+        def peak(kind, orientation):
+            exif, file = Image.Exif(), io.BytesIO()
+            exif[0x0112] = orientation
+            Image.fromarray(np.tile(tile, (10, 10, 1))).save(file, kind, exif=exif, quality=90)
+            data = file.getvalue()
+            del file
+            patchify(data, family, max_tokens=400)
+            Path("/proc/self/clear_refs").write_text("5")
+            before = kilobytes("VmRSS")
+            found = patchify(data, family, max_tokens=400)
+            return (kilobytes("VmHWM") - before) * 1024 - found.values.nbytes
+        for kind in sys.argv[1:]:
+            print(peak(kind[:-1], int(kind[-1])))
+    """
+    if not Path("/proc/self/clear_refs").exists():
+        pytest.skip("the system does not tell a process's peak")
+    strips, pixel = 2 * 3 * 3000 * 8 * 28, {"JPEG1": 3, "JPEG6": 3, "WEBP8": 3, "PNG6": 4, "PNG1": 4}  # bytes
+    done = subprocess.run(
+        [sys.executable, "-c", code, *pixel],
+        env=os.environ | {"MALLOC_MMAP_THRESHOLD_": "65536", "PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert not done.returncode, done.stderr
+    for (kind, held), peak in zip(pixel.items(), done.stdout.split(), strict=True):
+        assert int(peak) < held * 2000 * 3000 + strips, kind

@@ -139,7 +139,7 @@ def test_huge_pages_are_refused_before_they_are_rendered(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "broken or no PDF"),
+        (b"", "the file is empty"),
         (b"%PDF-1.7", "broken or no PDF"),
         (pdf()[:200], "broken or no PDF"),
         (encoded(photograph("coffee"), "PNG"), "broken or no PDF"),

@@ -94,6 +94,8 @@ def test_worked_sizes(
         ((20, 10000), {}, "10000 wide x 20 high is 500.0 to 1, the limit is 200 to 1"),
         ((9, 2048), {}, "227.6 to 1"),
         ((480, 640), {"min_tokens": 30, "max_tokens": 20}, "min_tokens is 30, above max_tokens 20"),
+        ((480, 640), {"max_tokens": 3}, "max_tokens is 3, below the family's least, 4; give min_tokens too"),
+        ((480, 640), {"min_tokens": 20000}, "min_tokens is 20000, above the family's most, 16384; give max_tokens too"),
         ((480, 640), {"max_tokens": 0}, "max_tokens is 0; expected at least 1"),
         ((0, 640), {}, "height is 0; expected at least 1"),
     ],
@@ -120,6 +122,8 @@ def test_family_methods_and_lists() -> None:
 def test_a_size_is_a_tuple() -> None:
     with pytest.raises(TypeError, match=r"tuple \(height, width\), got \(1, 480, 640\)"):
         plan((1, 480, 640), QWEN2)  # pyright: ignore
+    with pytest.raises(TypeError, match=r"source is \[480, 640\]; expected a tuple for a size, \(height, width\)"):
+        plan([480, 640], QWEN2)  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "GIF", "BMP", "TIFF", "WEBP", "AVIF"])
@@ -211,7 +215,7 @@ def test_bad_files(tmp_path: Path) -> None:
 
 def test_a_plan_checks_itself() -> None:
     def planned(*parts: Part) -> Plan:
-        return Plan(source=None, original=(9, 9), parts=parts, patch=14, merge=2, boxes="0-1000")
+        return Plan(source=None, family="qwen2-vl", original=(9, 9), parts=parts, patch=14, merge=2, boxes="0-1000")
 
     assert planned(Part(resized=(56, 70), grid=(1, 4, 6))).canvas == (56, 84)
     for wrong in (
@@ -234,6 +238,18 @@ def test_clip_with_a_budget_per_frame() -> None:
     assert plan_video((7, 480, 640), QWEN25).seconds is None
     assert QWEN25.plan_video((7, 480, 640), fps=4.0) == planned
     assert plan_video((7, 480, 640), QWEN25, max_tokens=100).tokens == 4 * 88
+
+
+def test_a_clip_of_a_million_frames_is_refused_with_what_would_do() -> None:
+    # 32 x 32 pixels in 500,000 steps of two frames are a token each.
+    with pytest.raises(ValueError, match=r"max_tokens is 12288, .* = 500000 tokens; max_tokens=500000 would do"):
+        plan_video((1_000_000, 480, 640), QWEN3)
+    assert plan_video((1_000_000, 480, 640), QWEN3, max_tokens=500_000).tokens == 500_000
+
+
+def test_a_tokenizer_is_a_function() -> None:
+    with pytest.raises(TypeError, match="tokenizer"):
+        plan_video((4, 480, 640), QWEN3, fps=2.0, tokenizer=3)  # pyright: ignore[reportArgumentType]
 
 
 def test_clip_with_a_budget_for_the_whole() -> None:

@@ -104,11 +104,15 @@ def test_picks_equal_transformers(name: str, total: int, source_fps: float, fps:
 @settings(max_examples=100, deadline=None)
 @given(total=TOTALS, frames=st.integers(16, 180))
 def test_so_many_frames_equal_transformers(name: str, total: int, frames: int) -> None:
+    if frames > total:
+        with pytest.raises(ValueError, match=f"frames is {frames}, and there are {total}; expected at most {total}"):
+            sampling(name).indices(total, 30, frames=frames)
+        return
     picks = sampling(name).indices(total, 30, frames=frames)
     multiple = sampling(name).multiple
     assert len(picks) == round(frames / multiple) * multiple
-    if len(picks) > total and sampling(name).rule != "even":
-        assert sorted(set(picks)) == list(range(total))  # transformers refuses; each frame comes, some several times
+    if len(picks) > total:
+        assert sorted(set(picks)) == list(range(total))  # transformers refuses; each frame comes, one of them twice
         return
     expected = reference(name, total, 30, num_frames=frames)
     assert picks == expected[: len(picks)]
@@ -165,6 +169,11 @@ def test_families_that_share_a_processor_share_a_rule() -> None:
 
 
 def test_a_range_of_floats_goes_one_step_too_far() -> None:
+    picks = sampling("qwen2-vl").indices(367, 24)  # 15.3 seconds, 2 frames a second: 30 frames in whole pairs
+    assert picks == [step * 367 // 30 for step in range(30)]
+    assert picks[-3:] == [330, 342, 354]
+    # Their 30th step of 12.23... frames falls short of the end by a rounding: frame 367, of 0..366.
+    assert reference("qwen2-vl", 367, 24, fps=2) == [*picks, 367]
     assert len(reference("qwen2-vl", 61, 24, num_frames=56)) == 57  # which is then filled up to 58
     picks = sampling("qwen2-vl").indices(61, 24, frames=56)
     assert picks == [step * 61 // 56 for step in range(56)]
@@ -187,6 +196,10 @@ def test_fps_with_a_cap(name: str, total: int) -> None:
 @pytest.mark.parametrize("frames", [1, 4, 30])
 def test_so_many_frames(name: str, total: int, frames: int) -> None:
     rule = sampling(name)
+    if frames > total:
+        with pytest.raises(ValueError, match=f"frames is {frames}, and there are {total}; expected at most {total}"):
+            rule.indices(total, 30, frames=frames)
+        return
     picks = rule.indices(total, 30, frames=frames)
     assert len(picks) == max(rule.multiple, frames)
     assert picks == sorted(picks)
@@ -197,7 +210,7 @@ def test_even_goes_from_the_first_frame_to_the_last() -> None:
     even = Sampling(rule="even")
     assert even.indices(101, 25, frames=5) == [0, 25, 50, 75, 100]
     assert even.indices(4, 25) == [0, 1, 2, 3]
-    assert even.indices(2, 25, frames=5) == [0, 0, 0, 1, 1]  # 0.5 goes to the even 0
+    assert even.indices(4, 25, frames=3) == [0, 2, 3]  # 1.5 goes to the even 2
     assert even.indices(1000, 25, max_frames=3) == [0, 500, 999]
 
 
@@ -223,6 +236,17 @@ def test_refusals() -> None:
         rule.indices(10, 30, fps=-1)
     with pytest.raises(ValueError, match="frames is 0; expected at least 1"):
         rule.indices(10, 30, frames=0)
+    with pytest.raises(TypeError):
+        rule.indices(10, 30, frames=2.5)  # pyright: ignore[reportArgumentType]
+
+
+def test_more_frames_than_there_are_were_repeated_in_silence() -> None:
+    rule = sampling("qwen2-vl")
+    with pytest.raises(ValueError, match="frames is 10, and there are 9; expected at most 9, or max_frames=10 instead"):
+        rule.indices(9, 30, frames=10)
+    assert rule.indices(9, 30, fps=30, max_frames=10) == list(range(8))  # what the message says would do
+    assert rule.indices(3, 30, frames=3) == [0, 0, 1, 2]  # rounded up to pairs
+    assert rule.indices(1, 30, frames=1) == [0, 0]
 
 
 @pytest.mark.parametrize(

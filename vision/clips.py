@@ -34,13 +34,13 @@ class Clip:
         seconds: (t,) float64, when each is shown: source index / source fps, or what the file says where its frame
             rate varies.
         indices: their numbers in the source, None if there is none.
-        fps: frames a second of the source (the mean where it varies), None if unknown.
+        fps: frames a second of the source (where it varies, the mean that `measure_clip` gives), None if unknown.
         rate: frames a second of these frames, None if unknown.
         source: path of the file, None if there is none.
         orientation: the turn that was applied to the stored frames, as an EXIF orientation, 1..8 (1: none).
 
     Raises:
-        ValueError: no frame, or times that are not one a frame in order.
+        ValueError: no frame, times that are not one a frame in order, or a rate that is no finite number above 0.
     """
 
     frames: UInt8[Tensor, "t 3 h w"]
@@ -60,6 +60,9 @@ class Clip:
             raise ValueError(f"{count} frames have {len(self.seconds)} seconds{given}; expected one a frame")
         if not self.seconds.isfinite().all() or (self.seconds.diff() < 0).any():
             raise ValueError(f"seconds are {self.seconds.tolist()}; expected finite times that never go back")
+        for name, rate in (("fps", self.fps), ("rate", self.rate)):
+            if rate is not None:
+                positive(name, rate)
 
     def steps(self, temporal_patch: int, *, time: StampTime = "mean") -> Float64[Tensor, "steps"]:
         """The time of each temporal step, in seconds; the last frame is repeated until it fills its step.
@@ -112,25 +115,33 @@ def read_clip(
     """The frames of a file that a family looks at, or that are asked for.
 
     Only what is needed for those frames is decoded, and only they are kept. Where the frame rate varies, the rule
-    picks moments as if it did not, and each gives the frame that is shown then.
+    picks moments as if it did not, and each gives the frame that is shown then (the processors of transformers take
+    the frame that has the number that was picked, whenever that is shown).
 
     Args:
         source: path or bytes of a video, or of a (moving) picture; a `Clip`, which comes back as it is.
-        sampling: the rule, or the family that has one; by default first to last, evenly ("even").
+        sampling: the rule, or the family that has one; None takes frames from first to last, evenly ("even"), as many
+            as `fps`, `frames` or `max_frames` says, one of which it needs.
         fps: frames a second to look at, instead of the rule's.
-        frames: how many frames to look at, rounded as the rule does.
+        frames: how many frames to look at, at most those that are there; rounded to the rule's `multiple`.
         max_frames: most frames, instead of the rule's.
         indices: the frames to look at, in order, instead of a rule.
         seconds: moments whose frames to look at, in order, instead of a rule.
-        start: where to begin, in seconds.
+        start: where to begin, in seconds; the frame that is on screen then comes first, with its own, earlier time.
         end: where to end, in seconds; a frame that is shown from then on is left out.
         max_pixels: the most pixels of a frame that are decoded, against decompression bombs.
 
     Raises:
         OSError: a path cannot be opened.
         ValueError: no clip, a broken one, or one whose frames have no times; arguments that contradict each other.
+        TypeError: `sampling` is neither a rule nor a family, or a number is none.
         ImportError: a video, and PyAV is not installed.
     """
+    if sampling is not None and not isinstance(sampling, (Family, Sampling)):
+        raise TypeError(
+            f"sampling is {sampling!r}; expected a family, such as mrope.family('qwen3-vl'), or a Sampling, such as "
+            "Sampling(rule='even', fps=2)"
+        )
     asked = {"fps": fps, "frames": frames, "max_frames": max_frames}
     picked = {"indices": indices, "seconds": seconds}
     names = [name for name, value in (asked | picked | {"start": start, "end": end}).items() if value is not None]
@@ -138,6 +149,9 @@ def read_clip(
         if names:
             raise ValueError(f"source is a Clip, which was sampled already; {names[0]} needs the file")
         return source
+    for name, value in picked.items():
+        if value is not None and np.ndim(value) != 1:
+            raise TypeError(f"{name} is {value!r}; expected a list of numbers")
     picks = [name for name in names if name in picked]
     if picks and (len(names) > 1 or sampling is not None):
         other = next((name for name in names if name != picks[0]), "sampling")
@@ -150,8 +164,10 @@ def read_clip(
     reel = open_reel(source, max_pixels)
     with naming(source):
         reel.check_times()
-        if picks:
-            chosen, rate = reel.at(seconds) if indices is None else reel.numbered(indices), None
+        if indices is not None:
+            chosen, rate = reel.numbered(indices), None
+        elif seconds is not None:
+            chosen, rate = reel.at(seconds), None
         else:
             chosen, rate = reel.sampled(rule, asked, start, end)
         pixels = _gathered(len(chosen), reel.shown(chosen))
@@ -176,18 +192,26 @@ def clip_of(
     """A clip of frames that were picked elsewhere; their times are required, because nobody can guess them.
 
     Args:
-        frames: one or more pictures of one size, each of a kind that `load` takes.
+        frames: one or more pictures of one size, each of a kind that `load` takes; or an array or tensor of them,
+            (t, 3, h, w) or (t, h, w, 3).
         fps: how many of these frames stand for a second.
         seconds: when each frame is shown, instead of `fps`.
 
     Raises:
-        OSError, ValueError, TypeError: as `load`; frames of several sizes; both or neither of `fps` and `seconds`.
+        OSError, ValueError, TypeError: as `load`; one picture alone, or frames of several sizes; both or neither of
+            `fps` and `seconds`.
 
     >>> clip_of([np.zeros((2, 3), np.uint8)] * 3, fps=2).seconds.tolist()
     [0.0, 0.5, 1.0]
     """
     if is_file(frames):
         raise TypeError("frames is one path or file; expected several pictures (read_clip reads a clip from its file)")
+    if not isinstance(frames, (Sequence, np.ndarray, Tensor)):
+        raise TypeError(f"frames is a {type(frames).__name__}; expected a list of pictures, even of one, or an array")
+    if isinstance(frames, (np.ndarray, Tensor)) and frames.ndim != 4:
+        raise ValueError(
+            f"frames are of shape {tuple(frames.shape)}; expected (t, 3, h, w) or (t, h, w, 3), or a list of pictures"
+        )
     if (fps is None) == (seconds is None):
         raise ValueError(f"fps is {fps} and seconds is {seconds}; expected one of them")
     if not len(frames):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import warnings
 import zlib
@@ -29,6 +30,10 @@ MAX_PIXELS = 178_956_970
 """The most pixels of a picture that are decoded by default: 13,377 x 13,377, at which Pillow refuses too."""
 
 _ORIENTATION = 0x0112
+# XMP in a chunk of a PNG (whether it is compressed, the text), what it says of the orientation, and bytes it may have.
+_XMP = re.compile(rb"XML:com\.adobe\.xmp\0(.).[^\0]*\0[^\0]*\0(.*)", re.DOTALL)
+_XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
+_XMP_BYTES = 1 << 20
 # What Pillow and its decoders raise about broken files, beside ValueError.
 _BROKEN = (
     OSError,
@@ -119,7 +124,7 @@ def _identified(file: io.BytesIO | io.BufferedReader) -> ImageFile:
         find_plugins()
         plugins = [Image.OPEN[name] for name in Image.ID if name not in tried]
         tried.update(Image.ID)
-        answers = [(factory, accepts and accepts(prefix)) for factory, accepts in plugins]
+        answers = [(factory, accepts and accepts(prefix.ljust(16, b"\0"))) for factory, accepts in plugins]
         # A string says why Pillow was built without this format; None, that the format has no first bytes of its own.
         known = [factory for factory, answer in answers if answer and not isinstance(answer, str)]
         unsure = [factory for factory, accepts in plugins if accepts is None]
@@ -130,6 +135,8 @@ def _identified(file: io.BytesIO | io.BufferedReader) -> ImageFile:
                     return factory(file, "")
                 except (SyntaxError, IndexError, TypeError, struct.error):
                     continue  # another format with the same first bytes
+    if prefix[4:8] == b"ftyp" or prefix.startswith(b"\x1aE\xdf\xa3") or prefix[8:12] == b"AVI ":
+        raise ValueError("a clip, or no picture that Pillow reads; plan_video, patchify_video and read_clip take clips")
     raise ValueError(f"not a picture in a format that Pillow reads; it starts with {prefix!r}")
 
 
@@ -159,21 +166,28 @@ def _exif(image):
 
     if image.format != "PNG" or "exif" in image.info or getattr(image, "fp", None) is None:
         return image.getexif()
-    # A PNG may hold EXIF behind its pixels, and Pillow decodes the pixels to get there. Step over the chunks instead.
-    file = image.fp
+    # A PNG may hold EXIF, or XMP, behind its pixels, and Pillow decodes the pixels to get there. Step over the chunks.
+    file, told = image.fp, None
     place = file.tell()
     file.seek(8)
     try:
         while len(head := file.read(8)) == 8:
             length, kind = struct.unpack(">I4s", head)
+            end = file.tell() + length + 4
             if kind == b"eXIf":
                 exif = Image.Exif()
                 exif.load(file.read(length))
                 return exif
-            file.seek(length + 4, io.SEEK_CUR)
+            if kind == b"iTXt" and (xmp := _XMP.fullmatch(file.read(length))):
+                text = zlib.decompressobj().decompress(xmp[2], _XMP_BYTES) if xmp[1] == b"\1" else xmp[2]
+                told = _XMP_ORIENTATION.search(text)
+            file.seek(end)
     finally:
         file.seek(place)
-    return Image.Image.getexif(image)
+    exif = Image.Image.getexif(image)
+    if told is not None:
+        exif.setdefault(_ORIENTATION, int(told[1]))
+    return exif
 
 
 def size_of(image: Image, orientation: int) -> tuple[int, int]:

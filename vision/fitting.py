@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import count, pairwise
+from itertools import pairwise
 from typing import Any, Literal, NoReturn, TypeAlias
 
 import numpy as np
@@ -43,7 +43,12 @@ def _limits(pixels: Size, unit: int, min_tokens: int | None, max_tokens: int | N
     least = pixels[0] if min_tokens is None else whole("min_tokens", min_tokens, 1) * unit
     most = pixels[1] if max_tokens is None else whole("max_tokens", max_tokens, 1) * unit
     if least > most:
-        raise ValueError(f"min_tokens is {-(-least // unit)}, above max_tokens {most // unit}; give both")
+        low, high = -(-least // unit), most // unit
+        if max_tokens is None:
+            raise ValueError(f"min_tokens is {low}, above the family's most, {high}; give max_tokens too")
+        if min_tokens is None:
+            raise ValueError(f"max_tokens is {high}, below the family's least, {low}; give min_tokens too")
+        raise ValueError(f"min_tokens is {low}, above max_tokens {high}; expected at most that")
     return least, most
 
 
@@ -242,7 +247,9 @@ def refuse(family: Family, height: int, width: int, limits: Limits) -> NoReturn:
 
 
 def _raise_above(most: int, size: str, found: int, tokens: Callable[[int], int]) -> NoReturn:
-    enough = next(limit for limit in count(most + 1) if tokens(limit) <= limit)
+    enough = most
+    while (needed := tokens(enough)) > enough:  # the size grows with the limit, so that none below `needed` will do
+        enough = needed
     raise ValueError(
         f"max_tokens is {most}, but the resize rule leaves {size} = {found} tokens; max_tokens={enough} would do"
     )

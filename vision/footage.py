@@ -133,7 +133,10 @@ def _refuse(asked: dict[str, Any], why: str) -> None:
 def _checked(frames: Any) -> Tensor:
     clip = as_tensor(frames) if isinstance(frames, np.ndarray) else frames
     if not isinstance(clip, Tensor):
-        raise TypeError(f"a clip is a path, bytes, Clip, array or tensor; got a {type(frames).__name__}")
+        raise TypeError(
+            f"a clip is a path, bytes, Clip, array or tensor; got a {type(frames).__name__} (clip_of makes a Clip of a "
+            "list of pictures)"
+        )
     if clip.dtype != torch.uint8 or clip.ndim != 4 or clip.shape[1] != 3 or 0 in clip.shape:
         raise ValueError(f"frames are {clip.dtype} of shape {tuple(clip.shape)}; expected uint8 (frames, 3, H, W)")
     return clip

@@ -14,10 +14,14 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from mrope.checks import whole
+
+from .decoded import Decoded, Rgb, check_mode, eight_bits, rounded, turned
 from .files import (
     MAX_PIXELS,
     File,
     check_limit,
+    frames_in,
     is_file,
     naming,
     opened,
@@ -40,16 +44,6 @@ Background = str | tuple[int, int, int]
 """The colour behind what is transparent: a CSS name or code, or red, green and blue in 0..255."""
 
 _RGB = 3  # torchvision.io.ImageReadMode.RGB
-_TURNS = {  # EXIF orientation -> whether rows become columns, and then the steps through rows and columns
-    1: (False, 1, 1),
-    2: (False, 1, -1),
-    3: (False, -1, -1),
-    4: (False, -1, 1),
-    5: (True, 1, 1),
-    6: (True, 1, -1),
-    7: (True, -1, -1),
-    8: (True, -1, 1),
-}
 # How Pillow reads the upper byte of each colour of 16 bits -> how it would read the lower one, which it drops.
 _LITTLE, _BIG = (";16L", ";16B")
 _LOWER_BYTES = {"LA;16B": "RGBA"} | {
@@ -68,8 +62,9 @@ def load(picture: Picture, *, background: Background = "white", max_pixels: int 
     an animated file the first frame is taken, of a PIL image the frame that it is at. A PDF page is rendered at its
     own resolution. Colour profiles are left alone.
 
-    A file that ends early is refused. A JPEG that is damaged in the middle is not: it decodes to what libjpeg makes of
-    it (gray or shifted blocks), since no decoder tells it from a sound one.
+    A file that ends early is refused, unless `PIL.ImageFile.LOAD_TRUNCATED_IMAGES` was set for the whole process. A
+    JPEG that is damaged in the middle is not: it decodes to what libjpeg makes of it (gray or shifted blocks), since no
+    decoder tells it from a sound one.
 
     The result keeps the memory order (rows, columns, channels), which resizes fastest, of files, and of arrays theirs;
     it shares memory with an array or tensor of bytes that was given.
@@ -77,52 +72,72 @@ def load(picture: Picture, *, background: Background = "white", max_pixels: int 
     Args:
         picture: path, bytes of a file, `PdfPage`, PIL image, or array or tensor (H, W), (H, W, 1 to 4), (1, H, W),
             (3, H, W) or (4, H, W), of uint8 or uint16, bool, or floating point in 0..1; two channels are gray and
-            alpha, four are RGBA.
-        background: the colour behind what is transparent: a CSS name or code, or (red, green, blue) in 0..255.
+            alpha, four are RGBA. Where two readings fit, as for (3, 7, 4), an array is (H, W, C) and a tensor
+            (C, H, W), as Pillow and torchvision have them.
+        background: the colour behind what is transparent: a CSS name or code, or (red, green, blue) in 0..255. A PDF
+            page is always white.
         max_pixels: the most pixels of a file, a PDF page or a PIL image that are decoded, against decompression bombs.
 
     Raises:
         OSError: a path cannot be opened.
-        ValueError: broken file, more than `max_pixels`, or an array that could mean several things.
+        ValueError: broken file, more than `max_pixels`, or an array of another shape or of values that do not say what
+            white is.
         TypeError: not a picture.
 
     >>> load(np.zeros((2, 5), dtype=np.uint8)).shape
     torch.Size([3, 2, 5])
     """
-    colour = _colour(background)
+    return decode(picture, background=background, max_pixels=max_pixels).all()
+
+
+def decode(picture: Picture, *, background: Background = "white", max_pixels: int = MAX_PIXELS) -> Decoded:
+    """What `load` gives, with the same arguments and refusals, still to be turned and made RGB."""
+    colour, _ = _colour(background), whole("max_pixels", max_pixels, 1)
     if isinstance(picture, PdfPage):
-        return render(picture, picture.size, max_pixels=max_pixels)
+        return Decoded(render(picture, picture.size, max_pixels=max_pixels))
     if is_file(picture):
         with opened(picture) as image:
             check_limit(image.height, image.width, max_pixels)
             orientation = orientation_of(image)
-            pixels = _jpeg(image, "cpu")
+            pixels = _straight(image, "cpu")
             if pixels is not None:
-                return _turned(pixels, orientation)
-            return to_tensor(_decoded(image), 1 if turns_itself(image) else orientation, background=colour)
+                return Decoded(pixels, orientation)
+            check_mode(image)
+            return Decoded(_decoded(image), 1 if turns_itself(image) else orientation, colour)
     if isinstance(picture, (np.ndarray, Tensor)):
-        return _from_array(picture, colour)
+        return _of_array(picture, colour)
     check_kind(picture)
     with naming("PIL image"):
+        check_mode(picture)
         check_limit(picture.height, picture.width, max_pixels)
-        orientation = orientation_of(picture)  # 1 of a TIFF that was decoded: it has turned itself
-        return to_tensor(_decoded(picture), 1 if turns_itself(picture) else orientation, background=colour)
+        orientation = orientation_of(picture)
+        return Decoded(_decoded(picture), 1 if turns_itself(picture) else orientation, colour)
 
 
 def measure(picture: Picture) -> tuple[tuple[int, int], int]:
-    """The upright (height, width) of a picture and its EXIF orientation, 1..8; of a file only the header is read."""
+    """The upright (height, width) of a picture and its EXIF orientation, 1..8; of a file only the header is read.
+
+    A PIL image of a TIFF that was decoded has turned itself, and does not say how any more: it counts as upright.
+    """
     if isinstance(picture, PdfPage):
         return picture.size, 1
     if is_file(picture):
         with opened(picture) as image:
-            orientation = orientation_of(image)
-            return size_of(image, orientation), orientation
+            return _measured(image)
     if isinstance(picture, (np.ndarray, Tensor)):
-        height, width = (side for axis, side in enumerate(picture.shape) if axis != _channel_axis(picture))
+        _check_values(picture)
+        colour = _channel_axis(picture)
+        height, width = (side for axis, side in enumerate(picture.shape) if axis != colour)
         return (height, width), 1
     check_kind(picture)
-    orientation = orientation_of(picture)
-    return size_of(picture, orientation), orientation
+    with naming("PIL image"):
+        return _measured(picture)
+
+
+def _measured(image: Image) -> tuple[tuple[int, int], int]:
+    check_mode(image)
+    orientation = orientation_of(image)
+    return size_of(image, orientation), orientation
 
 
 def decode_jpeg_on(
@@ -141,19 +156,13 @@ def decode_jpeg_on(
     """
     with opened(file) as image:
         check_limit(image.height, image.width, max_pixels)
-        pixels = _jpeg(image, device)
+        pixels = _straight(image, device)
         if pixels is not None:
-            return _turned(pixels, orientation_of(image))
+            return turned(pixels, orientation_of(image))
     return load(file, background=background, max_pixels=max_pixels).to(device)
 
 
-def to_tensor(image: Image, orientation: int, *, background: Background = "white") -> UInt8[Tensor, "3 h w"]:
-    """The pixels of a loaded PIL image, with `orientation` applied."""
-    pixels = torch.from_numpy(np.array(_rgb(image, background)))
-    return _turned(pixels.permute(2, 0, 1), orientation)
-
-
-def _colour(background: Background) -> tuple[int, int, int]:
+def _colour(background: Background) -> Rgb:
     from PIL import ImageColor
 
     if isinstance(background, str):
@@ -178,21 +187,24 @@ def check_kind(picture: object, name: str = "a picture") -> None:
         )
 
 
-def _jpeg(image: ImageFile, device: torch.device | str) -> Tensor | None:
-    """The pixels of an open plain JPEG, by torchvision; None where Pillow must decode, or say what is wrong.
+def _straight(image: ImageFile, device: torch.device | str) -> Tensor | None:
+    """The pixels of an open plain JPEG or WebP, by torchvision; None where Pillow must decode, or say what is wrong.
 
-    The bytes are Pillow's, but they come straight into interleaved memory, without two copies of the picture.
+    The bytes are Pillow's, but they come straight into interleaved memory, without further copies of the picture.
     """
-    if image.format not in ("JPEG", "MPO") or image.mode not in ("RGB", "L") or image.fp is None:
+    still = image.format in ("JPEG", "MPO") or (image.format == "WEBP" and frames_in(image) == 1)
+    if not still or image.mode not in ("RGB", "L") or image.fp is None:
         return None
     image.fp.seek(0)
     data = bytearray(image.fp.read())
-    if not data.endswith(b"\xff\xd9"):  # no end of image: cut off, or followed by something
+    if image.format != "WEBP" and not data.endswith(b"\xff\xd9"):  # cut off, or followed by something
         return None
     encoded, device = torch.frombuffer(data, dtype=torch.uint8), torch.device(device)
     try:
         import torchvision.io  # noqa: F401 - registers the operators, whose wrappers torchvision 0.29 deprecates
 
+        if image.format == "WEBP":
+            return torch.ops.image.decode_webp(encoded, _RGB).to(device)
         if device.type == "cuda":
             return torch.ops.image.decode_jpegs_cuda([encoded], _RGB, device)[0]
         return torch.ops.image.decode_jpeg(encoded, _RGB, False)
@@ -215,7 +227,7 @@ def _decoded(image: Image) -> Image:
     upper_bytes, lower_bytes = np.asarray(again), np.asarray(other)
     if tiles[0].args == "LA;16B":  # the bytes of gray and of alpha, upper before lower, in the place of four colours
         lower_bytes = lower_bytes[..., [1, 1, 1, 3]]
-    return _eight_bits(upper_bytes, lower_bytes, image.info.get("transparency"))
+    return eight_bits(upper_bytes, lower_bytes, image.info.get("transparency"))
 
 
 def _lower_bytes(args: Any) -> Any:
@@ -225,52 +237,6 @@ def _lower_bytes(args: Any) -> Any:
     return (_LOWER_BYTES[args[0]], *args[1:]) if isinstance(args, tuple) and args[0] in _LOWER_BYTES else None
 
 
-def _rgb(image: Image, background: Background) -> Image:
-    from PIL import Image
-
-    if image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PPM"):
-        values = np.asarray(image)[..., None]
-        image = _eight_bits(values >> 8, values & 255, image.info.get("transparency"))
-    elif image.mode in ("I", "F"):
-        raise ValueError(f"PIL mode {image.mode!r} does not say which value is white; scale it to 8 bits, mode 'L'")
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", image.size, background), image)
-    return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _eight_bits(upper: np.ndarray, lower: np.ndarray, transparent: int | tuple[int, ...] | None) -> Image:
-    """A PIL image of values (H, W, channels) of 16 bits, in which the colour `transparent` is invisible."""
-    from PIL import Image
-
-    small = _rounded(upper, lower)
-    if transparent is not None:
-        values = upper.astype(np.uint16) << 8 | lower
-        opaque = (values != np.array(transparent)).any(axis=-1, keepdims=True)
-        small = np.concatenate([small, opaque * np.uint8(255)], axis=-1)
-    return Image.fromarray(small[..., 0] if small.shape[-1] == 1 else small)
-
-
-def _rounded(upper: np.ndarray, lower: np.ndarray) -> np.ndarray:
-    """round(value / 257) of values 256 * upper + lower = 257 * upper + (lower - upper)."""
-    rest = lower.astype(np.int16) - upper.astype(np.int16)
-    return (upper + (rest > 128) - (rest < -128)).astype(np.uint8)
-
-
-def _turned(pixels: Tensor, orientation: int) -> Tensor:
-    """Stored pixels (3, H, W) upright, in the memory order (rows, columns, channels)."""
-    if orientation == 1:
-        return pixels
-    transposed, down, right = _TURNS[orientation]
-    if pixels.device.type != "cpu":
-        flipped = [axis for axis, step in ((1, down), (2, right)) if step < 0]
-        return (pixels.mT if transposed else pixels).flip(flipped)
-    # One item of three bytes a pixel: numpy moves them together.
-    stored = pixels.permute(1, 2, 0).numpy().view("V3")[..., 0]
-    upright = np.ascontiguousarray((stored.T if transposed else stored)[::down, ::right])
-    return torch.from_numpy(upright.view(np.uint8).reshape(*upright.shape, 3)).permute(2, 0, 1)
-
-
 def _channel_axis(array: np.ndarray | Tensor) -> int | None:
     """Which axis of an array is the colour; None where there is none."""
     shape = tuple(array.shape)
@@ -278,18 +244,17 @@ def _channel_axis(array: np.ndarray | Tensor) -> int | None:
         raise ValueError(f"array of shape {shape} has no pixels")
     if len(shape) == 2:
         return None
-    for last, first in (((3, 4), (3, 4)), ((1, 2), (1,))):  # colour before gray
-        axes = [axis for axis, channels in ((2, last), (0, first)) if len(shape) == 3 and shape[axis] in channels]
-        if len(axes) == 2:
-            raise ValueError(f"array of shape {shape} could be (H, W, C) or (C, H, W): give a PIL image")
-        if axes:
-            return axes[0]
+    axes = [
+        axis for axis, channels in ((2, (1, 2, 3, 4)), (0, (1, 3, 4))) if len(shape) == 3 and shape[axis] in channels
+    ]
+    if axes:
+        return axes[-1] if isinstance(array, Tensor) else axes[0]
     raise ValueError(
         f"array of shape {shape} is no picture; expected (H, W), (H, W, 1 to 4), (1, H, W), (3, H, W) or (4, H, W)"
     )
 
 
-def _from_array(array: np.ndarray | Tensor, background: Background) -> Tensor:
+def _of_array(array: np.ndarray | Tensor, background: Rgb) -> Decoded:
     axis = _channel_axis(array)
     pixels = _as_bytes(array)
     if axis is None:
@@ -301,13 +266,24 @@ def _from_array(array: np.ndarray | Tensor, background: Background) -> Tensor:
         from PIL import Image
 
         values = np.ascontiguousarray(pixels.cpu() if isinstance(pixels, Tensor) else pixels)
-        return to_tensor(Image.fromarray(values), 1, background=background)
+        return Decoded(Image.fromarray(values), background=background)
     tensor = pixels if isinstance(pixels, Tensor) else as_tensor(pixels)
-    return (tensor.repeat(1, 1, 3) if channels == 1 else tensor).permute(2, 0, 1)
+    return Decoded((tensor.repeat(1, 1, 3) if channels == 1 else tensor).permute(2, 0, 1))
+
+
+def _check_values(array: np.ndarray | Tensor) -> None:
+    """Refuse values that do not say which is white."""
+    if isinstance(array, Tensor):
+        known = array.is_floating_point() or array.dtype in (torch.uint8, torch.uint16, torch.bool)
+    else:
+        known = array.dtype.kind in "fb" or (array.dtype.kind == "u" and array.dtype.itemsize <= 2)
+    if not known:
+        raise ValueError(f"{array.dtype} array does not say which value is white; scale it to 0..255 and make it uint8")
 
 
 def _as_bytes(array: np.ndarray | Tensor) -> np.ndarray | Tensor:
     """The values of an array in 0..255: of 16 bits the nearest, of floating point in 0..1 and of truth their share."""
+    _check_values(array)
     if array.dtype == (torch.uint8 if isinstance(array, Tensor) else np.uint8):
         return array
     if isinstance(array, Tensor):
@@ -315,12 +291,10 @@ def _as_bytes(array: np.ndarray | Tensor) -> np.ndarray | Tensor:
         values = (values.float() if values.is_floating_point() else values).numpy()
     else:
         values = array
-    if values.dtype == np.uint16:
-        return _rounded(values >> 8, values & 255)
+    if values.dtype.kind == "u":
+        return rounded(values >> 8, values & 255)
     if values.dtype == bool:
         return values * np.uint8(255)
-    if not np.issubdtype(values.dtype, np.floating):
-        raise ValueError(f"{array.dtype} array does not say which value is white; scale it to 0..255 and make it uint8")
     if not (values.min() >= 0 and values.max() <= 1):  # and not where one is no number
         raise ValueError(
             f"{array.dtype} array reaches from {values.min():g} to {values.max():g}; expected 0..1, or 0..255 as uint8"

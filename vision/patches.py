@@ -26,20 +26,21 @@ import torch
 from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
-from mrope.checks import Number, one_of
+from mrope.checks import Number, one_of, whole
 from mrope.families import Family, PatchOrder
 
 from . import fused
 from .clips import Clip
+from .decoded import Decoded
 from .files import MAX_PIXELS, File, is_file, naming
-from .fitting import check_clips
+from .fitting import check_clips, check_family
 from .footage import footage
-from .load import Background, Picture, check_kind, decode_jpeg_on, load
+from .load import Background, Picture, check_kind, decode, decode_jpeg_on
 from .orders import by_token
 from .pages import fresh
 from .pdf import PdfPage, render
 from .plan import Part, Plan, Resized, Size
-from .planning import plan, plan_footage, plan_video
+from .planning import check_plan, plan, plan_footage, plan_video
 from .prompt import Tokenizer
 from .resize import resize
 from .strips import strips
@@ -48,8 +49,8 @@ Colour = tuple[float, float, float]
 Dtype = Literal["float32", "bfloat16", "uint8"]
 Impl = Literal["auto", "eager", "numba"]
 Out = Shaped[Tensor, "n v"]
-LARGE, STRIP = 1 << 24, 4
-"""Values of a picture from which on it is resized and cut in strips, and rows of tokens in each."""
+LARGE, STRIP = 1 << 21, 4
+"""Pixels of a picture from which on it is resized and cut in strips, and rows of tokens in each."""
 PAYS = 1 << 18
 """Bytes of a picture from which on a compiled pass is worth its start: it is loaded once a process."""
 
@@ -142,6 +143,8 @@ def patchify(
     if not pictures:
         raise ValueError("images is empty; expected at least one picture")
     one_of("conflict", conflict, ("error", "pad", "tile", "family"))
+    check_family(family)
+    whole("max_pixels", max_pixels, 1)
     names = [None if is_file(picture) else f"picture {number}" for number, picture in enumerate(pictures)]
     for number, picture in enumerate(pictures):
         if not isinstance(picture, Resized):
@@ -151,14 +154,19 @@ def patchify(
         for name, picture in zip(names, pictures, strict=True):
             with naming(name):
                 plans.append(plan(picture, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict))
+    elif not isinstance(plans, (list, tuple)):
+        raise TypeError(f"plans is a {type(plans).__name__}; expected a list with one plan a picture")
     elif min_tokens is not None or max_tokens is not None or len(plans) != len(pictures):
         raise ValueError(
             f"{len(plans)} plans came for {len(pictures)} pictures; expected one each, and no other limits"
         )
+    else:
+        for number, one in enumerate(plans):
+            check_plan(one, family, clip=False, name=f"plan {number}")
     cutter = _Cutter(family, "picture", plans, dtype, out, device, impl)
     for name, picture, one in zip(names, pictures, plans, strict=True):
         with naming(name):
-            cutter.cut(_pixels_at(picture, cutter.values.device, background, max_pixels), one)
+            cutter.cut(_decoder(picture, cutter.values.device, background, max_pixels), one)
     return cutter.patches()
 
 
@@ -236,6 +244,8 @@ def unpatchify(patches: Patches) -> list[Tensor]:
     >>> torch.equal(unpatchify(patchify(picture, mrope.family("qwen2-vl")))[0][0], picture)
     True
     """
+    if not isinstance(patches, Patches):
+        raise TypeError(f"patches is a {type(patches).__name__}; expected Patches, which know their grids")
     values = patches.values
     if values.dtype not in (torch.float32, torch.uint8):
         raise ValueError(f"values are {values.dtype}, which do not hold all bytes; expected float32 or uint8")
@@ -270,10 +280,6 @@ class _Cutter:
     ) -> None:
         one_of("dtype", dtype, get_args(Dtype))
         one_of("impl", impl, get_args(Impl))
-        for number, one in enumerate(plans):
-            if one is None or (one.patch, one.merge) != (family.patch, family.merge):
-                what = "None" if one is None else f"for {one.merge} x {one.merge} patches of {one.patch} pixels a token"
-                raise ValueError(f"plan {number} is {what}; expected a plan of {family.name}")
         self.family, self.plans, self.impl = family, tuple(plans), impl
         self.mean, self.std = family.colours(kind)
         frames = 1 if dtype == "uint8" and kind == "picture" else family.temporal_patch
@@ -283,24 +289,25 @@ class _Cutter:
         self.colours = scaled_colours(self.mean, self.std, self.values.device)
         self.steps = _parts_of(self.values, self.plans, family.patch_order)
 
-    def cut(self, pixels_at: Callable[[Size], Tensor], planned: Plan) -> None:
-        """Cut the next picture, of which `pixels_at` gives the pixels, at a size if it can choose."""
+    def cut(self, decoded: Callable[[Size], Decoded], planned: Plan) -> None:
+        """Cut the next picture, which `decoded` gives, at a size if it can choose."""
         whole = None
         for part in planned.parts:
             _, _, tokens = next(self.steps)
             if whole is None or whole.shape[1:] != part.resized:
-                pixels = pixels_at(part.resized)
-                if pixels.numel() >= LARGE and part.window == part.resized == planned.canvas:
-                    self.cut_strips(tokens[0], pixels, planned, part)
+                picture = decoded(part.resized)
+                if prod(picture.size) >= LARGE and part.window == part.resized:
+                    self.cut_strips(tokens[0], picture, planned, part)
                     continue
-                whole = self.resized(pixels, planned, part)
+                whole = self.resized(picture.all(), planned, part)
             self.fill(tokens[0], whole, part)
 
-    def cut_strips(self, step: Tensor, pixels: Tensor, planned: Plan, part: Part) -> None:
+    def cut_strips(self, step: Tensor, picture: Decoded, planned: Plan, part: Part) -> None:
         """Cut a large picture, which is never whole at its new size, some rows of tokens at a time."""
-        self.check(pixels, planned, part)
-        there, rows = pixels.to(self.values.device), STRIP * planned.factor
-        resized = strips(there, part.resized, rows, filter=self.family.filter)
+        self.check(picture.size, planned, part)
+        if self.values.device.type != "cpu":
+            picture = Decoded(picture.all().to(self.values.device))
+        resized = strips(picture, part.resized, STRIP * planned.factor, filter=self.family.filter)
         for tokens, strip in zip(step.split(STRIP), resized, strict=True):
             self.write(tokens, strip)
 
@@ -322,30 +329,27 @@ class _Cutter:
 
     def resized(self, pixels: Tensor, planned: Plan, part: Part) -> Tensor:
         """The whole picture at the size that a part wants."""
-        self.check(pixels, planned, part)
+        self.check((pixels.shape[1], pixels.shape[2]), planned, part)
         return resize(pixels.to(self.values.device), part.resized, filter=self.family.filter)
 
-    def check(self, pixels: Tensor, planned: Plan, part: Part) -> None:
+    def check(self, size: Size, planned: Plan, part: Part) -> None:
         """Refuse pixels of another size than was planned for."""
-        if pixels.shape[1:] not in (planned.original, part.resized):
-            raise ValueError(
-                f"decoded to {tuple(pixels.shape[1:])} (height, width), its plan is for {planned.original}"
-            )
+        if size not in (planned.original, part.resized):
+            raise ValueError(f"decoded to {size} (height, width), its plan is for {planned.original}")
 
     def fill(self, step: Tensor, whole: Tensor, part: Part) -> None:
         """Write the window of a part into one step of its patches."""
         (top, left), (height, width) = part.corner, part.window
-        pixels = whole[:, top : top + height, left : left + width]
-        rows, cols, merge, _, _, _, patch, _ = step.shape
-        canvas = (rows * merge * patch, cols * merge * patch)
-        if canvas != (height, width):
-            padded = pixels.new_zeros(*canvas, 3).permute(2, 0, 1)
-            padded[:, :height, :width] = pixels
-            pixels = padded
-        self.write(step, pixels)
+        self.write(step, whole[:, top : top + height, left : left + width])
 
     def write(self, step: Tensor, pixels: Tensor) -> None:
-        """Write pixels into the patches that they fill."""
+        """Write pixels into their patches; what these have beyond them, at the bottom and at the right, is black."""
+        rows, cols, merge, _, _, _, patch, _ = step.shape
+        canvas = (rows * merge * patch, cols * merge * patch)
+        if pixels.shape[1:] != canvas:
+            padded = pixels.new_zeros(*canvas, 3).permute(2, 0, 1)
+            padded[:, : pixels.shape[1], : pixels.shape[2]] = pixels
+            pixels = padded
         if self.impl == "numba" or (self.impl == "auto" and _pays(step, pixels)):
             fused.fill_(step, pixels, self.table)
         else:
@@ -366,16 +370,16 @@ class _Cutter:
         return Patches(self.values, grids, self.plans, self.mean, self.std, self.family.patch_order)
 
 
-def _pixels_at(picture: Any, device: torch.device, background: Background, max_pixels: int) -> Callable[[Size], Tensor]:
+def _decoder(picture: Any, device: torch.device, background: Background, max_pixels: int) -> Callable[[Size], Decoded]:
     """What gives the pixels of a picture: a page of a PDF at any size, and all else at its own, decoded once."""
     if isinstance(picture, PdfPage):
-        return lambda size: render(picture, size, max_pixels=max_pixels)
+        return lambda size: Decoded(render(picture, size, max_pixels=max_pixels))
     if isinstance(picture, Resized):
-        pixels = picture.pixels
+        pixels = Decoded(picture.pixels)
     elif device.type == "cuda" and is_file(picture):
-        pixels = decode_jpeg_on(picture, device, background=background, max_pixels=max_pixels)
+        pixels = Decoded(decode_jpeg_on(picture, device, background=background, max_pixels=max_pixels))
     else:
-        pixels = load(picture, background=background, max_pixels=max_pixels)
+        pixels = decode(picture, background=background, max_pixels=max_pixels)
     return lambda _: pixels
 
 
@@ -427,6 +431,8 @@ def _room(shape: tuple[int, int], dtype: torch.dtype, out: Tensor | None, device
             f"out is {out.dtype} of shape {tuple(out.shape)}; expected {dtype}, contiguous, of {shape[0]} or more rows "
             f"of {shape[1]}"
         )
+    if out.requires_grad:
+        raise ValueError("out requires a gradient, and is written to; give out.detach()")
     return out[: shape[0]]
 
 

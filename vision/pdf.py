@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import io
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -114,8 +115,9 @@ def _opened(source: File) -> Iterator[PdfDocument]:
         from pypdfium2 import PdfDocument, PdfiumError
     except ImportError:
         raise ImportError("PDF pages need pypdfium2, which is not installed: pip install 'mrope[pdf]'") from None
-    if not isinstance(source, bytes):
-        open(source, "rb").close()  # the system's own word on a path that cannot be opened
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:  # the system's own word
+        if not file.read(1):
+            raise ValueError(f"{_name(source)}: the file is empty")
     with _PDFIUM:
         document = None
         try:

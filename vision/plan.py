@@ -53,6 +53,7 @@ class Plan:
 
     Args:
         source: path of the file, None if there is none.
+        family: name of the record that it is for.
         original: (height, width) in pixels, after the EXIF orientation.
         parts: its grids of patches.
         patch: side of a patch in pixels.
@@ -69,11 +70,12 @@ class Plan:
         prompt_tokens: LLM tokens of all of `spans`; None where these are.
 
     Its methods take boxes (..., 4) of [left, top, right, bottom], or points (..., 2) of [left, top], of which polygons
-    are made: arrays, tensors, or lists of those or of numbers. Results are of the same kind in float64, not rounded nor
-    cut off; see `clipped` and `rounded`.
+    are made: arrays, tensors, or lists or tuples of those or of numbers. Results are of the same kind (lists for tuples)
+    in float64, not rounded nor cut off; see `clipped` and `rounded`.
     """
 
     source: str | None
+    family: str
     original: Size
     parts: tuple[Part, ...]
     patch: int
@@ -182,6 +184,7 @@ class Plan:
             convention: how the model writes them, by default as the family does.
 
         Raises:
+            TypeError: something else than numbers.
             ValueError: the model has none, or none that are known; or no such part.
 
         >>> import mrope, numpy

@@ -109,6 +109,8 @@ def plan(source, family, *, min_tokens=None, max_tokens=None, conflict: Conflict
     one_of("conflict", conflict, get_args(Conflict))
     check_family(family)
     if isinstance(source, list):
+        if source and all(isinstance(one, int) for one in source):
+            raise TypeError(f"source is {source!r:.40}; expected a tuple for a size, (height, width)")
         plans = []
         for number, one in enumerate(source):
             with naming(None if is_file(one) else f"source {number}"):
@@ -116,7 +118,7 @@ def plan(source, family, *, min_tokens=None, max_tokens=None, conflict: Conflict
         return plans
     if isinstance(source, Resized):
         _refuse_limits(min_tokens, max_tokens)
-        return source.plan
+        return check_plan(source.plan, family, clip=False)
     if isinstance(source, tuple):
         if len(source) != 2:
             raise TypeError(f"the size of a picture is a tuple (height, width), got {source!r}")
@@ -207,7 +209,7 @@ def plan_video(
             of a video (extra `video`) or an animated picture. Frames that are `Resized` keep their plan.
         fps: frames a second: of a file, how many to pick, by default as the family does; of loose frames, how many
             these are, and None leaves their times unknown.
-        frames: of a file, how many to pick, instead of `fps`.
+        frames: of a file, how many to pick instead of `fps`, at most those that are there.
         max_frames: of a file, the most to pick, instead of the family's.
         min_tokens: least LLM tokens (the rule may round below it), by default the family's.
         max_tokens: most LLM tokens, by default the family's.
@@ -229,9 +231,20 @@ def plan_video(
     check_clips(family)  # before the file is opened
     if isinstance(source, Resized):
         _refuse_limits(min_tokens, max_tokens)
-        return source.plan
+        return check_plan(source.plan, family, clip=True)
     seen = footage(source, family, fps=fps, frames=frames, max_frames=max_frames)
     return plan_footage(seen, family, min_tokens, max_tokens, conflict, tokenizer)
+
+
+def check_plan(planned: object, family: Family, *, clip: bool, name: str = "the plan of these pixels") -> Plan:
+    """A plan of this family for a clip or for a picture, or one line that says what came."""
+    wanted = f"{'a clip' if clip else 'a picture'} for {family.name}"
+    if not isinstance(planned, Plan):
+        raise TypeError(f"{name} is {planned!r:.40}; expected a Plan of {wanted}")
+    if planned.family != family.name or (planned.frames is not None) != clip:
+        came = f"{'a picture' if planned.frames is None else 'a clip'} for {planned.family}"
+        raise ValueError(f"{name} is of {came}; expected one of {wanted}")
+    return planned
 
 
 def _refuse_limits(min_tokens: int | None, max_tokens: int | None) -> None:
@@ -248,6 +261,8 @@ def plan_footage(
     tokenizer: Tokenizer | None = None,
 ) -> Plan:
     """`plan_video` for what was found in the file."""
+    if tokenizer is not None and not callable(tokenizer):
+        raise TypeError(f"tokenizer is {tokenizer!r}; expected a function from a text to its token ids")
     height, width = seen.size
     with naming(seen.name):
         if family.resize == "slices":  # frames are pictures
@@ -289,6 +304,7 @@ def _plan(
 ) -> Plan:
     return Plan(
         source=os.fsdecode(source) if isinstance(source, (str, os.PathLike)) else None,
+        family=family.name,
         original=original,
         parts=parts,
         patch=family.patch,

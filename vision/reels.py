@@ -6,12 +6,14 @@ Letters: h x w pixels of a frame. Times are in seconds from the first frame on.
 from __future__ import annotations
 
 import io
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from torch import Tensor
@@ -19,6 +21,7 @@ from torch import Tensor
 from mrope.checks import Number, whole
 from mrope.families.sampling import Sampling, StampTime
 
+from .decoded import Decoded
 from .files import (
     MAX_PIXELS,
     File,
@@ -32,7 +35,6 @@ from .files import (
     size_of,
     turns_itself,
 )
-from .load import to_tensor
 
 if TYPE_CHECKING:
     from av.container import InputContainer
@@ -42,6 +44,8 @@ else:
 
 # How picture files begin, which Pillow reads with the durations of their frames: GIF, PNG, JPEG, TIFF, BMP.
 _PICTURES = (b"GIF8", b"\x89PNG", b"\xff\xd8\xff", b"II*\0", b"MM\0*", b"BM")
+_EBML = b"\x1a\x45\xdf\xa3"  # how Matroska files begin
+_SEGMENT = 0x8538067  # the element of such a file that holds all the rest
 _CLOSE = 1e-6  # seconds; times are written with few digits, and a frame that begins so little later is meant
 # The signs of a display matrix (x to x, x to y, y to x, y to y) -> the EXIF orientation that turns pixels likewise.
 _ORIENTATIONS = {
@@ -64,8 +68,9 @@ class ClipSize:
         frames: how many there are.
         height: of an upright frame, in pixels.
         width: the same.
-        fps: frames a second, on average; None if unknown.
-        duration: seconds, None if unknown.
+        fps: frames a second, None if unknown. Where the rate varies, the mean: of a video the steps from its first
+            frame to its last over the seconds between, of an animated picture its frames over the seconds they last.
+        duration: frames / fps in seconds, None if unknown.
     """
 
     frames: int
@@ -76,10 +81,11 @@ class ClipSize:
 
 
 def measure_clip(source: File, *, max_pixels: int = MAX_PIXELS) -> ClipSize:
-    """The size of a clip in a file, from its header where that says it; else its packets are counted.
+    """The size of a clip in a file, as `read_clip` sees it.
 
-    Of a video the first frame is decoded too, since it says how the frames are turned, and of an animated picture all
-    frames, since they say how long they last.
+    It is in the header of a file with an index (MP4, AVI) and a steady rate, and whether all frames are there is not
+    looked at then; else the packets are counted. Of a video the first frame is decoded too, since it says how the
+    frames are turned, and of an animated picture all frames, since they say how long they last.
 
     Args:
         source: path or bytes of a video, or of an animated picture.
@@ -92,14 +98,25 @@ def measure_clip(source: File, *, max_pixels: int = MAX_PIXELS) -> ClipSize:
     """
     if not _is_picture(source):
         with _video(source, max_pixels) as (container, stream):
-            count, rate = stream.frames, stream.average_rate
             height, width = _upright(stream.height, stream.width, _first_orientation(container, stream))
-        if count and rate:
-            return ClipSize(frames=count, height=height, width=width, fps=float(rate), duration=float(count / rate))
+            index, base, fps = stream.index_entries, stream.time_base, None
+            shown = [entry.timestamp for entry in index if not entry.is_discard]
+            if shown and base is not None and len(index) == stream.frames:
+                fps = _steady_rate(_seconds(np.array(shown), base), _rates(stream), base)
+        if fps is not None:
+            return ClipSize(frames=len(shown), height=height, width=width, fps=fps, duration=len(shown) / fps)
     reel = open_reel(source, max_pixels)
     height, width = reel.size
     duration = None if reel.fps is None else reel.total / reel.fps
     return ClipSize(frames=reel.total, height=height, width=width, fps=reel.fps, duration=duration)
+
+
+class _Packet(NamedTuple):
+    """What a packet of a film says: times in ticks at which its frame is shown and decoded."""
+
+    pts: int | None
+    dts: int | None
+    is_keyframe: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +143,11 @@ class Reel:
     def total(self) -> int:
         return len(self.seconds)
 
+    @property
+    def end(self) -> float:
+        """When the last frame is over, in seconds; a single picture stays."""
+        return math.inf if self.fps is None else float(self.seconds[-1] + 1 / self.fps)
+
     def check_times(self) -> None:
         """Refuse frames of which nobody knows when they are shown."""
         if self.fps is None and self.total > 1:
@@ -143,33 +165,49 @@ class Reel:
             raise ValueError(f"indices are {list(indices)}; expected ascending numbers below {self.total}")
         return picks
 
-    def at(self, seconds: Sequence[Number] | None) -> np.ndarray:
-        moments = np.array(seconds, dtype=np.float64)
-        end = np.inf if self.fps is None else self.seconds[-1] + 1 / self.fps
-        inside = (moments >= 0) & (moments <= end)
-        if not len(moments) or not inside.all() or (np.diff(moments) < 0).any():
-            raise ValueError(f"seconds are {moments.tolist()}; expected ascending times from 0 to {end:g}")
+    def at(self, seconds: Sequence[Number]) -> np.ndarray:
+        moments = np.array([_moment("one of seconds", second) for second in seconds])
+        if not len(moments) or moments.max() > self.end or (np.diff(moments) < 0).any():
+            raise ValueError(f"seconds are {moments.tolist()}; expected ascending times from 0 to {self.end:g}")
         return np.searchsorted(self.seconds, moments + _CLOSE, "right") - 1
 
     def sampled(
         self, rule: Sampling, asked: dict[str, Any], start: Number | None, end: Number | None
     ) -> tuple[np.ndarray, float | None]:
-        """The frames that the rule picks between `start` and `end`, and how many a second they are."""
-        first = 0 if start is None else int(np.searchsorted(self.seconds, start - _CLOSE))
-        stop = self.total if end is None else int(np.searchsorted(self.seconds, end - _CLOSE))
-        if first >= stop:
-            raise ValueError(
-                f"no frame begins from start={start} to end={end}; the last begins at {self.seconds[-1]:g}"
-            )
+        """The frames that the rule picks of those shown from `start` to `end`, and how many a second they are."""
+        begin = 0.0 if start is None else _moment("start", start)
+        if begin > self.end - _CLOSE:
+            raise ValueError(f"start is {begin:g}; the clip is over at {self.end:g} seconds")
+        if end is not None and _moment("end", end) <= begin:
+            raise ValueError(f"end is {end:g}; expected seconds after start={begin:g}")
         if self.fps is None:  # a single picture
             return np.array(rule.indices(1, 1, **asked)), None
-        seconds = self.seconds[first:stop] - self.seconds[first]
-        total, fps = len(seconds), self.fps if self.steady else mean_rate(self.seconds[first:stop]) or self.fps
+        first = int(np.searchsorted(self.seconds, begin + _CLOSE, "right")) - 1
+        stop = self.total if end is None else max(int(np.searchsorted(self.seconds, end - _CLOSE)), first + 1)
+        seconds, total, fps = self.seconds[first:stop], stop - first, self.fps
+        if not self.steady:
+            fps = mean_rate(seconds) or fps
+        # More than frames that tremble about their time.
+        varies = bool(np.abs(seconds - seconds[0] - np.arange(total) / fps).max() > 0.5 / fps)
+        if varies:
+            seconds = np.maximum(seconds, begin)  # of the frame that is on screen at `start`, the rest counts
+            fps = mean_rate(seconds) or fps
         picks = np.array(rule.indices(total, fps, **asked))
         rate = len(picks) / total * fps
-        if np.abs(seconds - np.arange(total) / fps).max() > 0.5 / fps:  # more than frames that tremble about their time
-            picks = np.searchsorted(seconds, picks / fps + _CLOSE, "right") - 1
+        if varies:
+            picks = np.searchsorted(seconds - seconds[0], picks / fps + _CLOSE, "right") - 1
         return first + picks, rate
+
+
+def _moment(name: str, value: Any) -> float:
+    """A time as a finite number of seconds from 0 on, or one line that says what came."""
+    try:
+        number = float(value + 0)  # a string is no number
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}; expected a number") from None
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} is {number:g}; expected a finite number of seconds from 0 on")
+    return number
 
 
 def open_reel(source: File, max_pixels: int) -> Reel:
@@ -215,7 +253,7 @@ def _animation_pictures(source: File, max_pixels: int, orientation: int, wanted:
         turn = 1 if turns_itself(image) else orientation
         for number, frame in enumerate(frames_of(image, max_pixels=max_pixels)):
             if number in numbers:
-                yield to_tensor(frame, turn)
+                yield Decoded(frame, turn).all()
             if number == wanted[-1]:
                 return
 
@@ -223,63 +261,107 @@ def _animation_pictures(source: File, max_pixels: int, orientation: int, wanted:
 def _film(source: File, max_pixels: int) -> Reel:
     """A video, through PyAV: all packets are counted, none is decoded but for the first frame's turn."""
     with _video(source, max_pixels) as (container, stream):
-        packets = _packets(container, stream)
-        rates = [float(rate) for rate in (stream.average_rate, stream.base_rate, stream.guessed_rate) if rate]
-        base, guessed = stream.time_base, stream.guessed_rate
-        # The AVI format has no times of its own: those that come are the order of decoding.
-        timed = base is not None and container.format.name != "avi" and all(pts is not None for pts, _ in packets)
+        packets = _packets(container, stream, _lost_bytes(source))
+        rates, base, guessed = _rates(stream), stream.time_base, stream.guessed_rate
+        # The AVI format numbers its frames in the order of decoding, and leaves out the numbers of dropped ones, in
+        # whose place the frame before is shown: the frames that are there are shown at these numbers, in order.
+        numbers = [packet.dts for packet in packets] if container.format.name == "avi" else None
+        times = numbers or [packet.pts for packet in packets]
+        timed = None not in times and (numbers is None or len(set(numbers)) == len(numbers))
+    keys, ticks = None, np.arange(len(packets))
     if base is not None and timed:
-        ticks = np.unique([cast(int, pts) for pts, _ in packets])
-        keys = np.unique([cast(int, pts) for pts, is_key in packets if is_key])
-        seconds, tick = (ticks - ticks[0]) * base.numerator / base.denominator, float(base)
+        moments = np.unique(cast(list[int], times))
+        seconds = _seconds(moments, base)
+        if numbers is None:
+            ticks, keys = moments, np.unique([cast(int, packet.pts) for packet in packets if packet.is_keyframe])
     elif guessed:
-        ticks, keys, rates = np.arange(len(packets)), None, [float(guessed)]
-        seconds, tick = ticks / float(guessed), 0.0
+        seconds, rates, base = ticks / float(guessed), [float(guessed)], None
     else:
         raise ValueError("its frames have no times and no rate; give them to clip_of with fps or seconds")
     with _video(source, max_pixels) as (container, stream):
         orientation = _first_orientation(container, stream)
         size = _upright(stream.height, stream.width, orientation)
-
-    def error(rate: float) -> float:
-        return float(np.abs(seconds - np.arange(len(seconds)) / rate).max())
-
-    fps = min(rates, key=error, default=None)
-    # Containers round times to a tick, some writers to a millisecond.
-    steady = fps is not None and error(fps) <= max(tick, 1e-3) + 1e-9
-    if not steady:
-        fps = None if len(seconds) == 1 else float((len(seconds) - 1) / seconds[-1])
+    fps = _steady_rate(seconds, rates, base)
     return Reel(
-        seconds=np.arange(len(seconds)) / fps if fps is not None and steady else seconds,
-        fps=fps,
-        steady=steady,
+        seconds=seconds if fps is None else np.arange(len(seconds)) / fps,
+        fps=mean_rate(seconds) if fps is None else fps,
+        steady=fps is not None,
         size=size,
         orientation=orientation,
         pictures=partial(_film_pictures, source, max_pixels, ticks, keys, orientation),
     )
 
 
-def _packets(container: InputContainer, stream: VideoStream) -> list[tuple[int | None, bool]]:
-    """Of each packet that holds a frame to be shown, its time in ticks and whether it is a key frame."""
+def _rates(stream: VideoStream) -> list[float]:
+    """The frames a second that the header and the first packets tell."""
+    return [float(rate) for rate in (stream.average_rate, stream.base_rate, stream.guessed_rate) if rate]
+
+
+def _seconds(ticks: np.ndarray, base: Fraction) -> np.ndarray:
+    return (ticks - ticks[0]) * base.numerator / base.denominator
+
+
+def _steady_rate(seconds: np.ndarray, rates: Sequence[float], base: Fraction | None) -> float | None:
+    """Of these frames a second, those at which the frames are shown; None where the rate varies."""
+
+    def error(rate: float) -> float:
+        return float(np.abs(seconds - np.arange(len(seconds)) / rate).max())
+
+    best = min(rates, key=error, default=None)
+    # Containers round times to a tick, some writers to a millisecond; half a frame or more is a frame that is missing.
+    tick = 0.0 if base is None else float(base)
+    steady = best is not None and error(best) <= min(max(tick, 1e-3), 0.5 / best) + 1e-9
+    return best if steady else None
+
+
+def _packets(container: InputContainer, stream: VideoStream, lost: int) -> list[_Packet]:
+    """Each packet that holds a frame to be shown, without its data; `lost` bytes of the file are not there."""
     # An MP4 may show less than it holds; its index is of what is shown.
     promised = len(stream.index_entries) if "mp4" in container.format.name else stream.frames
-    found, shown, end = 0, [], 0.0
-    for packet in container.demux():
-        if packet.size and packet.pts is not None and packet.time_base is not None:
-            end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
-        if packet.stream_index == stream.index and packet.size and not packet.is_corrupt:
+    found, shown = 0, []
+    for packet in container.demux(stream):
+        if packet.size and not packet.is_corrupt:
             found += 1
             if not packet.is_discard:
-                shown.append((packet.pts, packet.is_keyframe))
+                shown.append(_Packet(packet.pts, packet.dts, packet.is_keyframe))
     if not shown:
         raise ValueError("no frame in its video stream")
-    if found < promised:
+    # An AVI counts the frames that were dropped too.
+    if found < promised and (lost or container.format.name != "avi"):
         raise ValueError(f"truncated: {promised} frames are announced and {found} are there")
-    # Matroska announces no number of frames, but how long the longest stream is.
-    announced = (container.duration or 0) / 1e6 if "matroska" in container.format.name else 0
-    if end < announced - 1:
-        raise ValueError(f"truncated: {announced:g} seconds are announced and {end:g} are there")
+    # Matroska announces no number of frames.
+    if lost and "matroska" in container.format.name:
+        raise ValueError(f"truncated: it ends {lost} bytes early")
     return shown
+
+
+def _lost_bytes(source: File) -> int:
+    """How much of a Matroska or RIFF (AVI) file is missing at its end; 0 where it does not say, as live ones do."""
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file:
+        length, end = file.seek(0, os.SEEK_END), 0
+        file.seek(0)
+        magic = file.read(4)
+        while magic == b"RIFF":  # large files have several, one behind the other
+            end += 8 + int.from_bytes(file.read(4), "little")
+            file.seek(end)
+            magic = file.read(4)
+        if magic == _EBML:
+            file.seek(0)
+            while file.tell() < length:
+                (kind, _), (size, unknown) = _ebml_number(file), _ebml_number(file)
+                if kind == _SEGMENT:
+                    end = 0 if size == unknown else file.tell() + size
+                    break
+                file.seek(size, os.SEEK_CUR)
+    return max(end - length, 0)
+
+
+def _ebml_number(file: io.BytesIO | io.BufferedReader) -> tuple[int, int]:
+    """A number of Matroska, whose first byte says how long it is, and the largest of this length: "unknown"."""
+    first = file.read(1)
+    count = 9 - int.from_bytes(first, "big").bit_length()
+    most = (1 << 7 * count) - 1
+    return int.from_bytes(first + file.read(count - 1), "big") & most, most
 
 
 def _film_pictures(
@@ -311,7 +393,7 @@ def _film_pictures(
                 number, count = count if keys is None else frame.pts, count + 1
                 # A packet may hold no picture of its own (VP8): the next one is shown instead.
                 while left and number is not None and number >= left[-1]:
-                    yield to_tensor(frame.to_image(), orientation)
+                    yield Decoded(frame.to_image(), orientation).all()
                     left.pop()
                 if not left:
                     return

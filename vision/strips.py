@@ -21,6 +21,7 @@ from torch import Tensor
 from mrope.checks import whole
 
 from . import fused
+from .decoded import Decoded
 from .resize import Filter, interleaved, resize
 
 BLOCK = 4096
@@ -28,7 +29,7 @@ BLOCK = 4096
 
 
 def strips(
-    pixels: UInt8[Tensor, "3 h w"],
+    picture: Decoded | UInt8[Tensor, "3 h w"],
     size: tuple[int, int],
     rows: int,
     *,
@@ -37,10 +38,10 @@ def strips(
     """The pixels that `resize` gives, from top to bottom, some rows at a time.
 
     Without Numba, on other devices than the CPU, and on processors for which torchvision rounds in between in another
-    way, the whole result is made first. Beside the pixels, the strips take the memory of one strip at each size.
+    way, the whole result is made first. Beside the picture, the strips take the memory of one strip at each size.
 
     Args:
-        pixels: as in `resize`.
+        picture: pixels as in `resize`, or those of a decoder, which are turned and made RGB as they are needed.
         size: (height, width) in pixels.
         rows: of a strip; the last may have fewer.
         filter: as in `resize`.
@@ -56,15 +57,16 @@ def strips(
     """
     height, width = size
     whole("rows", rows, 1)
-    if pixels.shape[1:] == size or min(*size, pixels.numel()) < 1 or not _fits(pixels):
-        yield from resize(pixels, size, filter=filter).split(rows, dim=1)
+    picture = Decoded(picture) if isinstance(picture, Tensor) else picture
+    if min(*size, *picture.size) < 1 or not _fits(picture):
+        yield from resize(picture.all(), size, filter=filter).split(rows, dim=1)
         return
-    pixels = interleaved(pixels)
-    if pixels.shape[1] == height:
-        for strip in pixels.split(rows, dim=1):
+    if picture.size[0] == height:
+        for top in range(0, height, rows):
+            strip = interleaved(picture.rows(top, min(top + rows, height)))
             yield resize(strip, (strip.shape[1], width), filter=filter)
         return
-    first, count, weights, precision = _weights(pixels.shape[1], height, filter)
+    first, count, weights, precision = _weights(picture.size[0], height, filter)
     ends = first + count
     across = torch.empty(_tallest(first, ends, rows), width, 3, dtype=torch.uint8)  # source rows of the new width
     out = torch.empty(rows, width, 3, dtype=torch.uint8)
@@ -75,9 +77,10 @@ def strips(
         kept = max(0, end - lowest)
         if kept:
             across[:kept] = across[lowest - begin : end - begin].clone()
-        if highest > lowest + kept:
-            new = across[kept : highest - lowest].permute(2, 0, 1)
-            resize(pixels[:, lowest + kept : highest], (new.shape[1], width), filter=filter, out=new)
+        for row in range(lowest + kept, highest, rows):
+            last = min(row + rows, highest)
+            new = across[row - lowest : last - lowest].permute(2, 0, 1)
+            resize(picture.rows(row, last), (last - row, width), filter=filter, out=new)
         begin, end = lowest, highest
         part = slice(top, bottom)
         _kernel()(
@@ -87,9 +90,9 @@ def strips(
         yield out[: bottom - top].permute(2, 0, 1)
 
 
-def _fits(pixels: Tensor) -> bool:
+def _fits(picture: Decoded) -> bool:
     vectors = torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512")  # elsewhere the passes were not looked at
-    return pixels.device.type == "cpu" and vectors and fused.installed()
+    return picture.device.type == "cpu" and vectors and fused.installed()
 
 
 def _tallest(first: np.ndarray, ends: np.ndarray, rows: int) -> int:

@@ -80,6 +80,8 @@ QWEN3_VL = Family(
     image_tokens=(64, 16384),
     video_pixels=(4096, 25165824),
     video_budget="clip",
+    # Chat templates write a pair of markers around the token of a clip. The processor of transformers 4.57 replaces the
+    # pair too, and each step has its own; that of 5.24 leaves it around all, two tokens that are not counted here.
     clip_markers=0,
     step_markers=2,
     sampling=Sampling(rule="even", fps=2, min_frames=4, max_frames=768),

@@ -49,7 +49,10 @@ class Sampling:
         ValueError: values contradict each other.
 
     The rules are those of the video processors of transformers 5.24 and of qwen-vl-utils (both are public code). They
-    give at least `multiple` frames for every clip, while some of the originals fail on very short ones.
+    give at least `multiple` frames for every clip, while some of the originals fail on very short ones. "spaced" and
+    "stride" count their frames in whole numbers; the originals add up floats, and now and then get one frame more.
+    A rule knows one rate: of a clip whose rate varies it is the mean, and `mrope.vision.read_clip` takes the frames
+    that are shown at the moments k / rate of the picks k, while transformers takes the frames of those numbers.
 
     >>> Sampling(rule="even", fps=2, min_frames=4, max_frames=768).indices(90, 30)
     [0, 18, 36, 53, 71, 89]
@@ -91,17 +94,18 @@ class Sampling:
         frames: int | None = None,
         max_frames: int | None = None,
     ) -> list[int]:
-        """The frames to look at, in order; a frame comes twice where the clip has fewer than the rule asks for.
+        """The frames to look at, in order; one comes twice where the clip has too few for a multiple of `multiple`.
 
         Args:
             total: frames of the clip.
             source_fps: frames a second of the clip.
             fps: frames a second to look at, instead of the family's.
-            frames: how many frames to look at, rounded to a multiple of `multiple`; neither limit counts then.
+            frames: how many frames to look at, at most `total`; rounded to a multiple of `multiple`, and neither limit
+                counts then.
             max_frames: most frames, instead of the family's.
 
         Raises:
-            ValueError: a number is out of range, or `frames` comes with `fps` or `max_frames`.
+            ValueError: a number is out of range, `frames` is above `total`, or it comes with `fps` or `max_frames`.
 
         >>> Sampling(rule="spaced", fps=2, min_frames=4, max_frames=768, multiple=2).indices(100, 25, frames=5)
         [0, 25, 50, 75]
@@ -113,7 +117,12 @@ class Sampling:
                     f"frames is {frames} together with {'fps' if fps is not None else 'max_frames'}; give frames "
                     "alone, or fps with max_frames as the most that it may come to"
                 )
-            count = round(whole("frames", frames, 1) / self.multiple) * self.multiple
+            if whole("frames", frames, 1) > total:
+                raise ValueError(
+                    f"frames is {frames}, and there are {total}; expected at most {total}, or max_frames={frames} "
+                    "instead, which takes fewer from a short clip"
+                )
+            count = round(frames / self.multiple) * self.multiple
             return self._spread(total, source_fps, max(count, self.multiple))
         rate = self._rate(total / source_fps) if fps is None else positive("fps", fps)
         most = self.max_frames if max_frames is None else whole("max_frames", max_frames, self.multiple)

@@ -1,2 +1,1 @@
-from vision.load import _jpeg as _jpeg
-from vision.load import _turned as _turned
+from vision.load import _straight as _straight

@@ -1,0 +1,2 @@
+from vision.decoded import Decoded as Decoded
+from vision.decoded import turned as turned
