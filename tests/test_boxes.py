@@ -73,12 +73,31 @@ def test_there_and_back_for_every_family_policy_part_and_orientation(name: str, 
             written = plan.encode_boxes(upright, part=number, convention=convention)
             back = plan.decode_boxes(written, part=number, convention=convention)
             np.testing.assert_allclose(plan.to_stored(back), SHAPES, atol=1e-8)
+            shapes = [*map(tuple, upright[0].tolist()), upright[1].reshape(-1, 2)]  # boxes as tuples, and a polygon
+            mixed = plan.encode_boxes(tuple(shapes), part=number, convention=convention)
+            assert isinstance(mixed, list)
+            assert isinstance(mixed[0], list)
+            np.testing.assert_array_equal(mixed[:2], written[0])
+            np.testing.assert_array_equal(mixed[2].reshape(-1, 4), written[1])
             for box, mapped in zip(upright.reshape(-1, 4), written.reshape(-1, 4), strict=True):
                 expected = [
                     *in_model(plan, number, convention, *box[:2]),
                     *in_model(plan, number, convention, *box[2:]),
                 ]
                 np.testing.assert_allclose(mapped, expected, rtol=1e-9, atol=1e-8)
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+def test_points_and_polygons_there_and_back(orientation: int) -> None:
+    shapes = [(10.0, 20.0), [(0.0, 90.0), (640.0, 3.0), (-7.0, 5.5)], [[1.0, 2.0], [3.0, 5.0], [8.0, 13.0], [2.0, 9.0]]]
+    for upright in PLANS.values():
+        plan = replace(upright, orientation=orientation)
+        part = (orientation - 1) % len(plan.parts)
+        convention = CONVENTIONS[orientation % 3]
+        written = plan.encode_boxes(plan.from_stored(shapes), part=part, convention=convention)
+        back = plan.to_stored(plan.decode_boxes(written, part=part, convention=convention))
+        for one, came in zip(shapes, back, strict=True):
+            np.testing.assert_allclose(came, one, atol=1e-8)
 
 
 @hypothesis_settings(deadline=None, max_examples=60)
@@ -194,6 +213,39 @@ def test_other_shapes_are_refused(shape: tuple[int, ...]) -> None:
         family("qwen2-vl").plan((480, 640)).to_resized(np.zeros(shape))
 
 
+@pytest.mark.parametrize(
+    ("wrong", "came"),
+    [
+        (["a", "b"], "'a'"),
+        ([["a", 1, 2, 3]], r"\['a', 1, 2, 3\]"),
+        ([[1, 2, 3, 4], None], "None"),
+        ([1, 2, 3, None], r"\[1, 2, 3, None\]"),
+        (({"box": 1},), r"\{'box': 1\}"),
+        ("1234", "'1234'"),
+        (np.array([1, None]), "an array of object"),
+        (np.array([["a", "b"]]), "an array of <U1"),
+    ],
+    ids=str,
+)
+def test_what_is_no_number_is_named(wrong: Any, came: str) -> None:
+    plan = family("qwen2-vl").plan((480, 640))
+    for use in (plan.encode_boxes, plan.decode_boxes, plan.from_stored, rounded, lambda boxes: clipped(boxes, (3, 4))):
+        with pytest.raises(
+            TypeError, match=f"a box or point is {came}; expected an array or tensor of numbers, or a list"
+        ):
+            use(wrong)
+
+
+def test_tuples_give_lists() -> None:
+    plan = family("qwen3-vl").plan((600, 800))
+    assert plan.encode_boxes((80, 60, 160, 120)) == [100, 100, 200, 200]
+    assert plan.decode_boxes(((100, 200), [300, np.float32(400)])) == [[80, 120], [240, 240]]
+    assert replace(plan, orientation=6).to_stored(((1, 2),)) == [[2, 799]]
+    assert rounded((1.6, 2.2)) == [2, 2]
+    assert clipped(((-5, 90),), (80, 60)) == [[0, 80]]
+    assert plan.encode_boxes(()) == []
+
+
 def test_a_convention_that_the_family_does_not_tell() -> None:
     plan = family("paddleocr-vl").plan((480, 640))
     with pytest.raises(ValueError, match=r"'unknown'.*give convention"):
@@ -239,3 +291,102 @@ def test_a_label_transform_plans_with_its_own_limits() -> None:
     assert [one["boxes"] for one in transform([record, record])] == [transform(record)["boxes"]] * 2
     with pytest.raises(ValueError, match="the record has no 'image', only 'boxes'"):
         transform({"boxes": []})
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array, torch.tensor])
+def test_boxes_of_coco_come_out_as_corners(kind: Any) -> None:
+    plan = family("qwen3-vl").plan((600, 800))
+    record = {"bbox": kind([80.0, 60.0, 80.0, 240.0]), "point": kind([8.0, 60.0]), "iscrowd": 0}
+    got = transform_labels(record, plan, box_format="xywh")
+    assert isinstance(got["bbox"], type(record["bbox"]) if kind not in (list, tuple) else list)
+    assert list(got["bbox"]) == [100, 100, 200, 500]
+    assert list(got["point"]) == [10, 100]
+    assert transform_labels({"where": [[80, 60, 0, 0]]}, plan, keys=["where"], box_format="xywh") == {
+        "where": [[100, 100, 100, 100]]
+    }
+    photo = encoded(Image.new("RGB", (24, 16)), "JPEG", exif=exif(6))
+    stored = LabelTransform(family=family("qwen3-vl"), frame="stored", box_format="xywh")
+    corners = LabelTransform(family=family("qwen3-vl"), frame="stored")
+    assert (
+        stored({"image": photo, "bbox": [1, 2, 2, 9]})["bbox"]
+        == corners({"image": photo, "bbox": [1, 2, 3, 11]})["bbox"]
+    )
+
+
+@pytest.mark.parametrize("box", [[300, 60, 100, 400], [80, 300, 100, 200]], ids=["right of left", "top of bottom"])
+def test_boxes_of_coco_are_not_taken_for_corners(box: list[int]) -> None:
+    plan = family("qwen3-vl").plan((600, 800))
+    for value in (box, [[1, 2, 3, 4], box], np.array([[box]]), torch.tensor(box)):
+        with pytest.raises(
+            ValueError, match=r"bbox is \[.*\]; expected \[left, top, right, bottom\] .*box_format='xywh'"
+        ):
+            transform_labels({"bbox": value}, plan)
+    with pytest.raises(ValueError, match="with no side below 0"):
+        transform_labels({"bbox": [100, 60, -50, 8]}, plan, box_format="xywh")
+
+
+def test_a_key_says_whether_it_holds_boxes_or_points() -> None:
+    plan = family("qwen3-vl").plan((600, 800))
+    wrong: Any
+    for wrong in ({"point": [1, 2, 3, 4]}, {"polygons": [[[1, 2], [3, 4], [5, 6]], [1, 2, 3, 4]]}):
+        with pytest.raises(ValueError, match=r"has shape \(4,\); expected points \(..., 2\)"):
+            transform_labels(wrong, plan)
+    for wrong in ({"bbox": [1, 2]}, {"boxes": [[1, 2, 3, 4], [1, 2]]}):
+        with pytest.raises(ValueError, match=r"has shape \(2,\); expected boxes \(..., 4\)"):
+            transform_labels(wrong, plan)
+    either = transform_labels({"where": [[80, 60, 160, 120], [8, 6]]}, plan, keys=("where",))
+    assert either == {"where": [[100, 100, 200, 200], [10, 10]]}
+
+
+def test_wrong_arguments_of_labels_are_named() -> None:
+    plan, record = family("qwen3-vl").plan((600, 800)), {"bbox": [1, 2, 3, 4]}
+    call: Any = transform_labels
+    for arguments, options, message in (
+        ((record, None), {}, "plan is a NoneType; expected the Plan of the one picture"),
+        ((record, [plan]), {}, "plan is a list; expected the Plan of the one picture"),
+        ((record, plan), {"keys": "bbox"}, r"keys is 'bbox'; expected a list or tuple of names, such as \['bbox'\]"),
+        ((None, plan), {}, "a NoneType; expected a dict or a list of dicts"),
+        (([record, [record]], plan), {}, "a list; expected a dict or a list of dicts"),
+        (({"bbox": [["1", 2, 3, 4]]}, plan), {}, r"a box or point is \['1', 2, 3, 4\]"),
+    ):
+        with pytest.raises(TypeError, match=message):
+            call(*arguments, **options)
+    with pytest.raises(TypeError, match="keys is 'bbox'"):
+        LabelTransform(family=family("qwen3-vl"), keys="bbox")({"image": (600, 800), **record})
+    assert transform_labels((record, record), plan) == transform_labels([record, record], plan)
+    assert transform_labels({"points": ((8, 6), (80, 60))}, plan) == {"points": [[10, 10], [100, 100]]}
+
+
+def test_a_batch_of_columns_is_transformed_row_by_row() -> None:
+    # As `datasets` hands it to `map(batched=True)` and `with_transform`: a dict of lists.
+    photos = [encoded(Image.new("RGB", size), "JPEG", exif=exif(6)) for size in ((24, 16), (40, 30))]
+    transform = LabelTransform(family=family("qwen3-vl"), frame="stored")
+    rows: list[dict[str, Any]] = [
+        {"image": photos[0], "boxes": [[1, 2, 3, 4], [0, 0, 24, 16]], "points": None, "text": "one"},
+        {"image": photos[1], "boxes": [], "points": [(0, 30)], "text": "two"},
+    ]
+    batch = {key: [row[key] for row in rows] for key in rows[0]}
+    got = transform(batch)
+    assert got == {key: [transform(row)[key] for row in rows] for key in rows[0]}
+    assert got["boxes"] == [[[750, 1000 / 24, 875, 125], [0, 0, 1000, 1000]], []]
+    assert got["points"] == [None, [[0, 0]]]
+    objects = LabelTransform(family=family("qwen3-vl"), frame="stored", objects="objects", box_format="xywh")
+    held = objects({"image": photos, "objects": [{"bbox": [[1, 2, 2, 2]], "id": [7]}, [{"bbox": [0, 0, 40, 30]}]]})
+    assert held["objects"] == [{"bbox": [[750, 1000 / 24, 875, 125]], "id": [7]}, [{"bbox": [0, 0, 1000, 1000]}]]
+    assert transform({"image": [], "boxes": []}) == {"image": [], "boxes": []}
+
+
+def test_a_list_of_two_numbers_is_a_size_and_no_batch() -> None:
+    transform = LabelTransform(family=family("qwen3-vl"))
+    assert transform({"image": [600, 800], "points": [[80, 60], [8, 6]]})["points"] == [[100, 100], [10, 10]]
+    batch = {"image": [[600, 800], (300, 800)], "points": [[[80, 60]], [[8, 6]]]}
+    assert transform(batch)["points"] == [[[100, 100]], [[10, 20]]]
+
+
+def test_columns_that_do_not_fit_a_batch_are_refused() -> None:
+    transform = LabelTransform(family=family("qwen3-vl"))
+    for column, came in (([[[8, 6]]], "list of 1"), (None, "NoneType"), ("ab", "str")):
+        with pytest.raises(ValueError, match=f"points is a {came}; expected a list of 2, one entry for each picture"):
+            transform({"image": [(600, 800), (300, 800)], "points": column})
+    with pytest.raises(ValueError, match="none of the keys"):
+        transform({"image": [(600, 800)], "text": ["a"]})

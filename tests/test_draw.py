@@ -70,6 +70,39 @@ def test_boxes_and_labels() -> None:
     assert ((inside != INKS[0]).any(-1) & (inside != LIGHT).any(-1)).any()
 
 
+def test_points_are_dots_and_polygons_are_drawn_by_their_border() -> None:
+    picture = flat(400, 600, LIGHT)
+    planned = QWEN2.plan(picture)
+    corners = [[300, 100], [560, 130], [420, 380]]
+
+    def drawn(**shapes: Any) -> np.ndarray:
+        return np.asarray(draw(picture, planned, grid="none", **shapes))
+
+    got = drawn(boxes=[20, 30, 90, 200], points=torch.tensor([[150, 60], [200, 350]]), polygons=[corners])
+    for (row, col), ink in (((100, 20), 0), ((60, 150), 1), ((350, 200), 2), ((115, 430), 3), ((240, 360), 3)):
+        assert tuple(got[row, col]) == INKS[ink]
+    rows, cols = np.indices((400, 600))
+    away = np.minimum(np.hypot(rows - 60, cols - 150), np.hypot(rows - 350, cols - 200))
+    dots = (got == INKS[1]).all(-1) | (got == INKS[2]).all(-1)
+    assert dots[away < 3.5].all()
+    assert not dots[away > 5].any()
+    assert (got[160:240, 410:440] == LIGHT).all()  # inside of the polygon
+    for shapes in (
+        {"points": ((150, 60), (200, 350)), "polygons": (tuple(map(tuple, corners)),)},
+        {"points": [np.array([150, 60]), torch.tensor([200.0, 350.0], requires_grad=True)], "polygons": corners},
+        {"points": np.array([[150, 60], [200, 350]]), "polygons": torch.tensor([corners])},
+    ):
+        np.testing.assert_array_equal(drawn(boxes=(20, 30, 90, 200), **shapes), got)
+    ragged = drawn(polygons=[corners, [[9, 9], [9, 50], [80, 50], [80, 9]]])
+    assert tuple(ragged[30, 9]) == INKS[1]
+    assert (drawn(boxes=[], points=np.zeros((0, 2)), polygons=[], labels=[]) == LIGHT).all()
+    labelled = drawn(boxes=[[20, 90, 90, 200]], points=[150, 60], polygons=corners, labels=["box", "dot", "area"])
+    for (row, col), ink in (((80, 20), 0), ((50, 150), 1), ((90, 300), 2)):
+        assert tuple(labelled[row, col]) == INKS[ink]
+    at_the_top = drawn(points=[150, 1], labels=["dot"])
+    assert tuple(at_the_top[1, 150]) == INKS[0] == tuple(at_the_top[8, 152])
+
+
 def test_heat() -> None:
     picture = flat(140, 196, LIGHT)
     planned = QWEN2.plan(picture)
@@ -104,15 +137,26 @@ def test_what_does_not_fit_is_refused() -> None:
     planned = QWEN2.plan(picture)
     options: Any
     for options, message in (
-        ({"labels": ["cat"]}, "there are no boxes"),
+        ({"labels": ["cat"]}, "1 labels came for 0 boxes"),
         ({"boxes": [[1, 2, 3, 4]], "labels": ["cat", "dog"]}, "2 labels came for 1 boxes"),
-        ({"boxes": [[9, 2, 3, 4]]}, "a right side left of the left one"),
+        ({"boxes": [[9, 2, 3, 4]]}, r"boxes hold \[9.0, 2.0, 3.0, 4.0\]; expected left <= right"),
+        ({"boxes": [[1, 9, 3, 4]]}, "top <= bottom"),
+        ({"boxes": [[1, 2, np.nan, 4]]}, "leave out what is not finite"),
+        ({"boxes": [[1, 2], [3, 4]]}, r"boxes hold \[1.0, 2.0\]; expected boxes \(n, 4\)"),
+        ({"boxes": np.zeros((3, 3))}, r"shape \(3, 3\)"),
+        ({"points": torch.zeros(5, 4)}, r"expected points \(n, 2\)"),
+        ({"points": [[1, np.inf]]}, "leave out what is not finite"),
+        ({"polygons": [[1, 2], [3, 4]]}, "three corners or more"),
+        ({"polygons": [[[1, 2], [3, 4], [5, 6]], [1, 2]]}, "three corners or more"),
+        ({"polygons": np.zeros((1, 3, 4))}, r"expected polygons \(corners, 2\)"),
         ({"tokens": [35]}, "tokens are .35.; the picture has 35"),
         ({"heat": np.zeros(3)}, "3 values came for 35 tokens"),
         ({"max_side": 0}, "max_side is 0"),
     ):
         with pytest.raises(ValueError, match=message):
             draw(picture, planned, **options)
+    with pytest.raises(TypeError, match="a box or point is 'a'"):
+        draw(picture, planned, points=["a", "b"])
     with pytest.raises(ValueError, match="its plan says"):
         draw(flat(196, 140, LIGHT), planned)
 
@@ -130,12 +174,20 @@ def test_the_example_draws_a_page(tmp_path: Path) -> None:
     drawn = np.asarray(Image.open(tmp_path / "way_back.png").convert("RGB"), dtype=int)
     page = Image.open(ROOT / "data" / "assets" / "page.png").convert("RGB").resize((drawn.shape[1], drawn.shape[0]))
     scale = drawn.shape[0] / 1754
-    # The corners of the two boxes in thousandths, by hand, in pixels of a page 1240 wide and 1754 high.
-    for (x, y), ink in zip(((0.08, 0.072), (0.512, 0.488)), INKS, strict=False):
+    # By hand, in shares of a page 1240 wide and 1754 high: the corners of two boxes; that of token 137, in row 3 and
+    # column 20 of 55 x 39; a point; and a corner of a polygon.
+    places = ((0.08, 0.072), (0.512, 0.488), (20 / 39, 3 / 55), (0.411, 0.946), (0.486, 0.799))
+    for (x, y), ink in zip(places, INKS, strict=False):
         col, row = round(x * 1240 * scale), round(y * 1754 * scale)
         assert (drawn[row - 1 : row + 2, col - 1 : col + 2] == ink).all(-1).any()
     changed = np.abs(drawn - np.asarray(page, dtype=int)).max(-1)
     table = changed[round(0.5 * 1754 * scale) : round(0.6 * 1754 * scale), round(650 * scale) : round(1100 * scale)]
     assert np.median(table) > 40  # the tint
+    line, half = (changed[round(y * 1754 * scale)] for y in (0.805, 0.825))  # of a paragraph of a line and a half
+    inside, right_of_half = (
+        slice(round(a * 1240 * scale), round(b * 1240 * scale)) for a, b in ((0.1, 0.32), (0.36, 0.47))
+    )
+    assert np.median(line[inside]) > 40 < np.median(line[right_of_half])
+    assert np.median(half[inside]) > 40 > np.median(half[right_of_half])
     empty = changed[round(0.95 * 1754 * scale) :]
     assert 0.05 < (empty > 20).mean() < 0.2  # the grid alone: one line in about 29 pixels down and across

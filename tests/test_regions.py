@@ -118,12 +118,14 @@ def sampled(plan: Plan, corners: np.ndarray, share: float) -> tuple[np.ndarray, 
 
 @hypothesis_settings(deadline=None, max_examples=30)
 @given(
-    angles=st.lists(st.floats(0, 6.28), min_size=3, max_size=7, unique=True),
+    shifts=st.lists(st.floats(0, 0.9), min_size=4, max_size=7),
     reach=st.lists(st.floats(20, 300), min_size=7, max_size=7),
     share=st.sampled_from([0.2, 0.5, 0.8]),
     clockwise=st.booleans(),
 )
-def test_tokens_in_a_polygon(angles: list[float], reach: list[float], share: float, clockwise: bool) -> None:
+def test_tokens_in_a_polygon(shifts: list[float], reach: list[float], share: float, clockwise: bool) -> None:
+    # Less than half a turn from one corner to the next around (200, 90): no edges cross.
+    angles = [(number + shift) * 2 * np.pi / len(shifts) for number, shift in enumerate(shifts)]
     angles = sorted(angles, reverse=clockwise)
     corners = np.array([[200 + r * np.cos(a), 90 + r * np.sin(a)] for a, r in zip(angles, reach, strict=False)])
     plan = QWEN2.plan((196, 420))
@@ -132,6 +134,63 @@ def test_tokens_in_a_polygon(angles: list[float], reach: list[float], share: flo
         return
     expected, sure = sampled(plan, corners, share)
     assert (tokens_in(plan, corners, share=share) == expected)[sure].all()
+
+
+CROSSING = {
+    "bow-tie": [[0, 0], [10, 20], [10, 0], [0, 20]],
+    "bow-tie with more on one side": [[10, 10], [200, 150], [200, 10], [60, 150]],
+    "through a corner of its own": [[0, 0], [50, 50], [100, 100], [100, 0], [50, 50], [0, 100]],
+    "star": [[100, 0], [160, 180], [0, 70], [200, 70], [40, 180]],
+    "twice around": [[0, 0], [100, 0], [100, 90], [0, 90], [0, 0], [100, 0], [100, 90], [0, 90]],
+    "around a hole in the same direction": [
+        [0, 0], [140, 0], [140, 140], [0, 140], [0, 0], [28, 28], [112, 28], [112, 112], [28, 112], [28, 28]
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("corners", CROSSING.values(), ids=CROSSING)
+def test_polygons_that_cross_themselves_are_refused(corners: list[list[int]]) -> None:
+    plan = QWEN2.plan((196, 420))
+    for turned in (corners, corners[::-1], corners[2:] + corners[:2], [[down, across] for across, down in corners]):
+        with pytest.raises(ValueError, match="crosses itself; expected a polygon that runs once around what it covers"):
+            tokens_in(plan, turned)
+
+
+def test_polygons_may_touch_themselves() -> None:
+    plan = QWEN2.plan((196, 420))  # 7 x 15 tokens of 28 pixels
+    ring = [[0, 0], [140, 0], [140, 112], [0, 112], [0, 0], [28, 28], [28, 84], [112, 84], [112, 28], [28, 28]]
+    expected = np.zeros((7, 15), dtype=bool)
+    expected[:4, :5] = True
+    expected[1:3, 1:4] = False  # the hole
+    for corners in (ring, ring[::-1], tuple(map(tuple, ring))):
+        np.testing.assert_array_equal(token_grids(plan, tokens_in(plan, corners))[0][0], expected)
+    twins = [[0, 0], [28, 0], [28, 28], [84, 28], [84, 56], [28, 56], [28, 28], [0, 28]]  # corner to corner
+    expected = np.zeros((7, 15), dtype=bool)
+    expected[0, 0], expected[1, 1:3] = True, True
+    np.testing.assert_array_equal(token_grids(plan, tokens_in(plan, twins))[0][0], expected)
+
+
+@hypothesis_settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 400), st.integers(0, 190)), min_size=3, max_size=6, unique=True))
+def test_polygons_are_refused_where_two_edges_cross(corners: list[tuple[int, int]]) -> None:
+    def side(a: Any, b: Any, c: Any) -> int:
+        return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
+
+    triples = [(a, b, c) for a in corners for b in corners for c in corners if len({a, b, c}) == 3]
+    if any(side(*triple) == 0 for triple in triples):
+        return  # touching, or no area
+    edges = list(zip(corners, corners[1:] + corners[:1], strict=True))
+    crossing = any(
+        side(*one, other[0]) * side(*one, other[1]) < 0 and side(*other, one[0]) * side(*other, one[1]) < 0
+        for one in edges
+        for other in edges
+    )
+    plan = QWEN2.plan((196, 420))
+    if not crossing:
+        assert tokens_in(plan, corners).any()
+        return
+    with pytest.raises(ValueError, match="crosses itself"):
+        tokens_in(plan, corners)
 
 
 def test_tokens_in_a_box() -> None:
@@ -169,10 +228,13 @@ def test_slices_and_thumbnail_both_see_a_region() -> None:
         ([[0, 0], [5, 5]], r"shape \(2, 2\)"),
         ([[0, 0], [5, 5], [10, 10]], "has no area"),
         ([[0, 0], [5, np.inf], [10, 10]], "has no area"),
+        ([[0, 0], [5, 9], [1, 2, 3, 4]], "expected a box"),
+        (["a", "b", "c"], "a box or point is 'a'"),
+        ((0, 0, None, 5), r"a box or point is \(0, 0, None, 5\)"),
     ],
 )
 def test_regions_without_area_are_refused(wrong: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         tokens_in(QWEN2.plan((196, 420)), wrong)
     with pytest.raises(ValueError, match="share is 2"):
         tokens_in(QWEN2.plan((196, 420)), [0, 0, 5, 5], share=2)
@@ -224,7 +286,9 @@ def test_crops_have_the_original_pixels_and_come_back() -> None:
     np.testing.assert_array_equal(cut.pixels.permute(1, 2, 0), picture[60:150, 50:150])
     wide = crop(picture, plan, torch.tensor([100, 200, 300, 500]), margin=1)
     np.testing.assert_array_equal(wide.pixels.permute(1, 2, 0), picture[0:240, 0:250])
-    assert cut.from_whole(cut.to_whole([[1, 2, 3, 4]])) == [[1, 2, 3, 4]]
+    assert cut.pixels.data_ptr() == picture[60:, 50:].__array_interface__["data"][0]  # a view, as its docstring says
+    assert cut.from_whole(cut.to_whole(((1, 2, 3, 4), (5, 6)))) == [[1, 2, 3, 4], [5, 6]]
+    assert crop(picture, plan, (100, 200, 300, 500)).corner == cut.corner
     again = QWEN3.plan(cut.pixels)
     assert cut.to_whole(again.decode_boxes([[0, 0, 1000, 1000], [500, 100, 600, 200]])) == [
         [50, 60, 150, 150],

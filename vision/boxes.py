@@ -1,14 +1,15 @@
 """Boxes, points and polygons between the pixel frames of one picture, in float64.
 
 Boxes are (..., 4) of [left, top, right, bottom]; points are (..., 2) of [left, top], and a polygon is its corners
-(n, 2). Arrays give arrays, tensors give tensors on their device with their gradient, lists of numbers as they come from
-JSON give such lists; a list of arrays or tensors may be ragged. Nothing is rounded or cut off at the border, corners in
-the wrong order stay so and NaN stays NaN: what a model wrote is passed on as it is.
+(n, 2). Arrays give arrays, tensors give tensors on their device with their gradient, lists and tuples of numbers give
+lists as they come from JSON; a list of arrays or tensors may be ragged. Nothing is rounded or cut off at the border,
+corners in the wrong order stay so and NaN stays NaN: what a model wrote is passed on as it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any, TypeVar
 
 import numpy as np
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from mrope.checks import Number, whole
 
-Shapes = TypeVar("Shapes", np.ndarray, Tensor, list[Any])
-"""Boxes (..., 4), points (..., 2), or a list of those or of numbers."""
+Shapes = TypeVar("Shapes", np.ndarray, Tensor, Sequence[Any])
+"""Boxes (..., 4), points (..., 2), or a list or tuple of those or of numbers, which comes back as a list."""
 
 Sides = tuple[Number, Number]
 
@@ -119,7 +120,29 @@ def rounded(shapes: Shapes, *, digits: int = 0) -> Shapes:
         values = values.round(decimals=digits)
         return values if digits else values.to(torch.int64)
 
-    return _each(shapes, round_)
+    return each(shapes, round_)
+
+
+def each(shapes: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """Shapes after `change` of each array, tensor or list of numbers in them, as a float64 tensor (..., 4) or (..., 2).
+
+    Raises:
+        TypeError: there is something else than numbers.
+        ValueError: the last axis has neither 4 nor 2 entries.
+    """
+    if _nested(shapes):
+        return [each(one, change) for one in shapes]
+    done = change(_numbers(shapes))
+    return done if isinstance(shapes, Tensor) else done.numpy() if isinstance(shapes, np.ndarray) else done.tolist()
+
+
+def listed(shapes: Any) -> list[Any]:
+    """Shapes as nested lists of floats, with the refusals of `each`.
+
+    >>> listed((np.array([1, 2]), [3, 4]))
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
+    return [listed(one) for one in shapes] if _nested(shapes) else _numbers(shapes).tolist()
 
 
 def _moved(shapes: Any, move: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]) -> Any:
@@ -128,21 +151,29 @@ def _moved(shapes: Any, move: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]])
     def change(values: Tensor) -> Tensor:
         return torch.stack(move(values[..., 0::2], values[..., 1::2]), dim=-1).flatten(-2)
 
-    return _each(shapes, change)
+    return each(shapes, change)
 
 
-def _each(shapes: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    if isinstance(shapes, list):
-        if shapes and all(isinstance(number, (int, float)) for number in shapes):
-            return _each(np.array(shapes), change).tolist()
-        return [_each(one, change) for one in shapes]
-    if not isinstance(shapes, (np.ndarray, Tensor)):
-        raise TypeError(f"boxes or points are a {type(shapes).__name__}; expected an array, a tensor or a list of them")
-    if shapes.ndim == 0 or shapes.shape[-1] not in (2, 4):
+def _nested(shapes: Any) -> bool:
+    """Whether this is a list of shapes, and no shape."""
+    return isinstance(shapes, (list, tuple)) and not any(isinstance(one, Real) for one in shapes)
+
+
+def _numbers(shape: Any) -> Tensor:
+    if isinstance(shape, (list, tuple)):
+        known = all(isinstance(number, Real) for number in shape)
+    else:
+        known = isinstance(shape, Tensor) or (isinstance(shape, np.ndarray) and shape.dtype.kind in "biuf")
+    if not known:
+        came = f"an array of {shape.dtype}" if isinstance(shape, np.ndarray) else repr(shape)
+        raise TypeError(
+            f"a box or point is {came}; expected an array or tensor of numbers, or a list or tuple of those or of "
+            "numbers"
+        )
+    values = shape.to(torch.float64) if isinstance(shape, Tensor) else torch.from_numpy(np.array(shape, np.float64))
+    if values.ndim == 0 or values.shape[-1] not in (2, 4):
         raise ValueError(
-            f"boxes or points have shape {tuple(shapes.shape)}; expected (..., 4) of left, top, right, bottom, or "
+            f"boxes or points have shape {tuple(values.shape)}; expected (..., 4) of left, top, right, bottom, or "
             "(..., 2) of left, top"
         )
-    if isinstance(shapes, Tensor):
-        return change(shapes.to(torch.float64))
-    return change(torch.from_numpy(np.array(shapes, dtype=np.float64))).numpy()
+    return values

@@ -1,6 +1,6 @@
 """What tokens see and what models say, drawn over the original picture.
 
-Letters: N LLM tokens, n boxes, h x w pixels of the drawing.
+Letters: N LLM tokens, n boxes or points, h x w pixels of the drawing.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from torch import Tensor
 
 from mrope.checks import one_of, whole
 
-from .boxes import Shapes, into_window
+from .boxes import into_window, listed
 from .load import Picture, load
 from .plan import Plan
-from .regions import token_map
+from .regions import Region, token_map
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -25,7 +25,7 @@ else:
     Image = Any
 
 INKS = ((230, 60, 40), (20, 120, 220), (0, 140, 80), (190, 60, 190), (220, 130, 0), (0, 140, 150))
-"""The colours of boxes, one after the other."""
+"""The colours of boxes, points and polygons, one after the other."""
 
 TINT = (255, 190, 0)
 HEAT = ((40, 60, 160), (240, 60, 30), (255, 230, 60))
@@ -37,7 +37,9 @@ def draw(
     plan: Plan,
     *,
     grid: Literal["tokens", "parts", "none"] = "tokens",
-    boxes: Shapes | None = None,
+    boxes: Region | None = None,
+    points: Region | None = None,
+    polygons: Region | None = None,
     labels: Sequence[str] | None = None,
     tokens: Shaped[np.ndarray, "..."] | Shaped[Tensor, "..."] | Sequence[int] | None = None,
     heat: Shaped[np.ndarray, " N"] | Shaped[Tensor, " N"] | None = None,
@@ -45,14 +47,18 @@ def draw(
     step: int = 0,
     max_side: int = 1600,
 ) -> Image:
-    """The original picture with its token grid, boxes, some of its tokens and a heat map.
+    """The original picture with its token grid, boxes, points, polygons, some of its tokens and a heat map.
+
+    Shapes are arrays, tensors, lists or tuples in pixels of the original picture, as `Plan.decode_boxes` gives them.
 
     Args:
         picture: what the plan was made of, or one frame of a clip; see `load`.
         grid: lines where one token, or one part (tile, slice), ends and the next begins: dark on light and light on
             dark.
-        boxes: (n, 4) in pixels of the original picture, as `Plan.decode_boxes` gives them.
-        labels: a word for each box.
+        boxes: (n, 4) or one (4,) of [left, top, right, bottom].
+        points: (n, 2) or one (2,) of [left, top], drawn as dots.
+        polygons: a list of (corners, 2), three corners or more each, or one of those; drawn by their border.
+        labels: a word for each box, then for each point, then for each polygon.
         tokens: that are tinted: a mask (N,) as `tokens_in` gives it, or their numbers.
         heat: (N,), a value for each token, such as the attention that it gets, over the picture in gray; the least is
             blue and the greatest yellow.
@@ -64,8 +70,10 @@ def draw(
         A PIL image; lines are as wide as it takes to see them.
 
     Raises:
-        ValueError: the picture has another size than the plan says, there is not one label a box or one value a token,
-            or no such part, step or token.
+        TypeError: shapes are no numbers.
+        ValueError: the picture has another size than the plan says; a shape is not what its argument takes, has its
+            corners in the wrong order or is not finite; there is not one label a shape or one value a token; or no such
+            part, step or token.
 
     >>> import mrope, torch
     >>> picture = torch.zeros(3, 480, 640, dtype=torch.uint8)
@@ -96,12 +104,38 @@ def draw(
         lines = _borders(laid(numbers), width=max(1, max(height, width) // 1200))
         canvas[lines] = canvas[lines] * 0.6 + (canvas[lines].mean(axis=-1, keepdims=True) < 128) * (255 * 0.4)
     drawing = Image.fromarray(canvas.round().astype(np.uint8))
-    if boxes is not None:
-        corners = np.array(_numbers(into_window(boxes, (0, 0), plan.original, (height, width))), dtype=np.float64)
-        _draw_boxes(drawing, corners.reshape(-1, 4), labels)
-    elif labels is not None:
-        raise ValueError(f"labels are {list(labels)}, and there are no boxes; give both")
+    given = {"boxes": boxes, "points": points, "polygons": polygons}
+    shapes = [shape for name, some in given.items() if some is not None for shape in _separate(name, listed(some))]
+    if labels is not None and len(labels) != len(shapes):
+        raise ValueError(f"{len(labels)} labels came for {len(shapes)} boxes, points and polygons; expected one each")
+    _draw_shapes(drawing, [into_window(shape, (0, 0), plan.original, (height, width)) for shape in shapes], labels)
     return drawing
+
+
+def _separate(name: str, shapes: list[Any]) -> list[np.ndarray]:
+    """Each box (4,), point (2,) or polygon (corners, 2) on its own."""
+    axes, sides, wanted = {
+        "boxes": (1, 4, "boxes (n, 4) of left, top, right, bottom"),
+        "points": (1, 2, "points (n, 2) of left, top"),
+        "polygons": (2, 2, "polygons (corners, 2) of left, top, with three corners or more"),
+    }[name]
+    if _depth(shapes) > axes:
+        return [shape for some in shapes for shape in _separate(name, some)]
+    if not shapes:
+        return []
+    rows = shapes if axes == 2 else [shapes]
+    if _depth(shapes) < axes or any(len(row) != sides for row in rows) or (axes == 2 and len(rows) < 3):
+        raise ValueError(f"{name} hold {shapes}; expected {wanted}")
+    shape = np.array(shapes)
+    if not np.isfinite(shape).all():
+        raise ValueError(f"{name} hold {shapes}; leave out what is not finite")
+    if name == "boxes" and (shape[:2] > shape[2:]).any():
+        raise ValueError(f"boxes hold {shapes}; expected left <= right and top <= bottom")
+    return [shape]
+
+
+def _depth(shapes: Any) -> int:
+    return 1 + max(map(_depth, shapes), default=0) if isinstance(shapes, list) else 0
 
 
 def _numbers(values: Any) -> Any:
@@ -139,24 +173,34 @@ def _heated(canvas: Float64[np.ndarray, "h w 3"], laid: Float64[np.ndarray, "h w
     return gray + np.where(seen[..., None], 0.55, 0) * (colours - gray)
 
 
-def _draw_boxes(drawing: Image, boxes: Float64[np.ndarray, "n 4"], labels: Sequence[str] | None) -> None:
-    """Boxes in a white and a dark frame, which show on any ground, with their labels on a plate above or inside."""
+def _draw_shapes(drawing: Image, shapes: list[np.ndarray], labels: Sequence[str] | None) -> None:
+    """Shapes in a white and a dark frame, which show on any ground, with their labels on a plate above.
+
+    Where the picture has no room above, the plate is inside, and below a point.
+    """
     from PIL import ImageDraw, ImageFont
 
-    if labels is not None and len(labels) != len(boxes):
-        raise ValueError(f"{len(labels)} labels came for {len(boxes)} boxes; expected one each")
-    if not np.isfinite(boxes).all() or (boxes[:, :2] > boxes[:, 2:]).any():
-        raise ValueError("boxes hold NaN, or a right side left of the left one; leave those out")
     pen = ImageDraw.Draw(drawing)
     width = max(2, max(drawing.size) // 400)
     font = ImageFont.load_default(max(13, max(drawing.size) // 70))
-    for number, (left, top, right, bottom) in enumerate(boxes.tolist()):
+    for number, shape in enumerate(shapes):
         ink = INKS[number % len(INKS)]
-        for grow, colour, wide in ((2, (20, 20, 20), 1), (1, (255, 255, 255), 1), (0, ink, width)):
-            pen.rectangle((left - grow, top - grow, right + grow, bottom + grow), outline=colour, width=wide)
+        corners = [(across, down) for across, down in shape.reshape(-1, 2).tolist()]
+        left, top = min(corners, key=lambda corner: (corner[1], corner[0]))
+        dot = 2 * width if shape.shape == (2,) else 0
+        for grow, colour in ((2, (20, 20, 20)), (1, (255, 255, 255)), (0, ink)):
+            if dot:
+                pen.circle((left, top), dot + grow, fill=colour)
+            elif len(corners) == 2:
+                right, bottom = corners[1]
+                frame = (left - grow, top - grow, right + grow, bottom + grow)
+                pen.rectangle(frame, outline=colour, width=1 if grow else width)
+            else:
+                pen.line([*corners, *corners[:2]], fill=colour, width=width + 2 * grow, joint="curve")
         if labels is not None:
             _, _, reach, tall = (round(side) for side in pen.textbbox((0, 0), labels[number], font=font))
             across = min(max(left, 0), max(drawing.width - reach - 2 * width, 0))
-            down = top - tall - 2 * width if top >= tall + 2 * width else max(top, 0)
+            down = top - dot - tall - 2 * width
+            down = down if down >= 0 else max(top + dot, 0)
             pen.rectangle((across, down, across + reach + 2 * width, down + tall + 2 * width), fill=ink)
             pen.text((across + width, down + width), labels[number], font=font, fill=(255, 255, 255))

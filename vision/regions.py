@@ -4,13 +4,16 @@ Letters: N LLM tokens of a plan in the order of the prompt, newlines and markers
 order; t steps of R x C tokens of one part; h x w pixels.
 
 A region is a box (4,) of [left, top, right, bottom] or a polygon (corners, 2) of [left, top], in pixels of the upright
-original picture. The tokens of a clip see the same places step after step.
+original picture. A polygon runs once around what it covers, either way round: it may touch itself, as one does that
+runs along a bridge to the border of a hole and back, but not cross itself. The tokens of a clip see the same places
+step after step.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeAlias, get_args
 
 import numpy as np
@@ -21,7 +24,7 @@ from torch import Tensor
 from mrope.checks import Number, one_of, whole
 from mrope.families import Boxes, Family, PatchOrder
 
-from .boxes import Shapes, into_window, out_of_window
+from .boxes import Shapes, into_window, listed, out_of_window
 from .load import Picture, load
 from .orders import in_order
 from .plan import Part, Plan, Size
@@ -82,11 +85,11 @@ def tokens_in(plan: Plan, region: Region, *, share: Number = 0) -> Bool[np.ndarr
     """Which LLM tokens see a region of the original picture, at all steps and in all parts.
 
     Args:
-        region: box (4,) or polygon (corners, 2) in pixels of the original picture; array, tensor or list.
+        region: box (4,) or polygon (corners, 2) in pixels of the original picture; array, tensor, list or tuple.
         share: of what a token sees, the least that must lie in the region, 0..1; with 0 any overlap will do.
 
     Raises:
-        ValueError: the region has no area or is not finite, or `share` is no share.
+        ValueError: the region has no area, is not finite or is a polygon that crosses itself; or `share` is no share.
 
     >>> import mrope
     >>> tokens_in(mrope.family("qwen2-vl").plan((56, 84)), [20, 30, 60, 50]).nonzero()[0]
@@ -195,7 +198,8 @@ class Crop:
     """A piece of a picture that remembers where it was cut out.
 
     Args:
-        pixels: (3, h, w) uint8, a view of the picture's: a picture of its own, to be planned anew.
+        pixels: (3, h, w) uint8: a picture of its own, to be planned anew. They are a view of what `load` gives: of an
+            array or tensor of bytes they share the memory, so clone them before you write into them.
         corner: (top, left) in pixels of the whole picture.
     """
 
@@ -224,7 +228,7 @@ def crop(
 
     Args:
         picture: what the plan was made of; see `load`.
-        box: (4,) as the model wrote it.
+        box: (4,) as the model wrote it; array, tensor, list or tuple.
         margin: to add on each side, as a share of the box's height and width.
         part: as in `Plan.decode_boxes`.
         convention: as in `Plan.decode_boxes`.
@@ -312,8 +316,31 @@ def _covered(cells: Float64[np.ndarray, "cells 4"], corners: Float64[np.ndarray,
     return area / np.where(whole_area > 0, whole_area, np.inf)
 
 
+def _crosses_itself(corners: Float64[np.ndarray, "corners 2"]) -> bool:
+    """Whether a polygon does more than run once around what it covers.
+
+    Between the heights of two corners, one after the other, its edges lie side by side unless they cross. Each adds or
+    takes away one turn for what is right of it: there may be no turn, or one in the polygon's own direction.
+    """
+    (x1, y1), (x2, y2) = corners.T, np.roll(corners, -1, axis=0).T
+    turn = -np.sign(x1 @ y2 - x2 @ y1)
+    for low, high in pairwise(np.unique(y1)):
+        (edges,) = ((np.minimum(y1, y2) <= low) & (high <= np.maximum(y1, y2))).nonzero()
+        shares = (np.array([[low], [high]]) - y1[edges]) / (y2 - y1)[edges]
+        ends = x1[edges] + shares * (x2 - x1)[edges]
+        order = ends.sum(axis=0).argsort()
+        gaps, turns = np.diff(ends[:, order]), np.sign(y2 - y1)[edges][order].cumsum()[:-1]
+        if (gaps < -_SLIVER).any() or not np.isin(turns[(gaps > _SLIVER).any(axis=0)], (0, turn)).all():
+            return True
+    return False
+
+
 def _numbers(region: Region) -> Float64[np.ndarray, "..."]:
-    return np.array(region.detach().cpu().numpy() if isinstance(region, Tensor) else region, dtype=np.float64)
+    numbers = listed(region)
+    try:
+        return np.array(numbers, dtype=np.float64)
+    except ValueError:  # rows of several lengths
+        raise ValueError(f"region is {numbers}; expected a box (4,) or a polygon (3 or more, 2)") from None
 
 
 def _box(box: Float[np.ndarray, "..."]) -> Float[np.ndarray, "4"]:
@@ -332,6 +359,11 @@ def _polygon(region: Region) -> Float64[np.ndarray, "corners 2"]:
     if corners.ndim != 2 or corners.shape[1] != 2 or len(corners) < 3:
         raise ValueError(f"region has shape {corners.shape}; expected a box (4,) or a polygon (3 or more, 2)")
     across, down = corners.T
+    if np.isfinite(corners).all() and _crosses_itself(corners):
+        raise ValueError(
+            f"region {corners.tolist()} crosses itself; expected a polygon that runs once around what it covers: cut "
+            "it where it crosses, and join the tokens of its pieces with |"
+        )
     if not np.isfinite(corners).all() or not abs(across @ np.roll(down, 1) - down @ np.roll(across, 1)) > 0:
         raise ValueError(f"region {corners.tolist()} has no area")
     return corners
