@@ -12,8 +12,9 @@ Number: TypeAlias = float | int  # spelled out, since run-time checkers take no 
 
 def whole(name: str, value: Any, least: int) -> int:
     """`value` as an int of at least `least`, or one line that says what came."""
+    counted: Any = None if isinstance(value, bool) else value  # True is no number
     try:
-        number = operator.index(None if isinstance(value, bool) else value)
+        number = operator.index(counted)
     except TypeError:
         raise TypeError(f"{name} is {value!r}; expected a whole number") from None
     if number < least:
@@ -23,8 +24,9 @@ def whole(name: str, value: Any, least: int) -> int:
 
 def positive(name: str, value: Any) -> float:
     """`value` as a finite float above zero, or one line that says what came."""
+    measured: Any = None if isinstance(value, bool) else value
     try:
-        number = float((None if isinstance(value, bool) else value) + 0)  # a string is no number, nor is True
+        number = float(measured + 0)  # a string is no number
     except (TypeError, ValueError):
         raise TypeError(f"{name} is {value!r}; expected a number") from None
     if not 0 < number < math.inf:  # which torch.compile can trace

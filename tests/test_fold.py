@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import pickle
 from typing import Any
 
@@ -17,7 +18,7 @@ from transformers.models.cosmos3_edge.modeling_cosmos3_edge import Cosmos3EdgeVi
 from transformers.models.qwen2_vl.modeling_qwen2_vl import PatchEmbed
 from transformers.models.siglip.modeling_siglip import SiglipVisionEmbeddings
 
-from mrope import family
+from mrope import family, family_names
 from mrope.vision import fold_normalization
 
 QWEN, EDGE = family("qwen2-vl"), family("cosmos3-edge")
@@ -210,6 +211,44 @@ def test_refusals() -> None:
         fold_normalization(nn.Linear(12, 4), mean=(0, 0, 0), std=(1, 0, 1))
     with pytest.raises(ValueError, match="temporal_patch is 0; expected at least 1"):
         fold_normalization(nn.Linear(12, 4), **COLOURS, temporal_patch=0)
+
+
+@pytest.mark.parametrize(
+    ("colours", "message"),
+    [
+        ({"mean": (123.7, 116.3, 103.5)}, r"^mean is \(123.7, 116.3, 103.5\); expected .* in 0..1, .* divided by 255$"),
+        ({"std": (58.4, 57.1, 57.4)}, r"^std is \(58.4, 57.1, 57.4\); expected .* in 0..1, .* divided by 255$"),
+        ({"mean": (-0.1, 0.5, 0.5)}, r"^mean is \(-0.1, 0.5, 0.5\); expected"),
+        ({"mean": (0.5, float("nan"), 0.5)}, r"^mean is \(0.5, nan, 0.5\); expected"),
+        ({"std": (0.5, float("nan"), 0.5)}, r"^std is \(0.5, nan, 0.5\); expected"),
+        ({"mean": 0.5}, r"^mean is 0.5; expected three numbers, \(r, g, b\)$"),
+        ({"std": None}, r"^std is None; expected three numbers, \(r, g, b\)$"),
+        ({"mean": "abc"}, r"^mean is 'abc'; expected three numbers, \(r, g, b\)$"),
+        ({"mean": (0.5,)}, r"^mean is \(0.5,\); expected \(r, g, b\) in 0..1"),
+    ],
+    ids=str,
+)
+def test_colours_of_bytes_and_no_colours_are_refused(colours: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        inspect.unwrap(fold_normalization)(nn.Linear(12, 4), **COLOURS | colours)
+
+
+@torch.no_grad()
+def test_colours_of_every_family_pass() -> None:
+    pixels = noise(5, 3, 1, 2, 2)
+    for name in family_names():
+        colours: dict[str, Any] = {"mean": family(name).mean, "std": family(name).std}
+        embed = nn.Linear(12, 4)
+        rows = fold_normalization(embed, **colours)(pixels.flatten(1))
+        torch.testing.assert_close(rows, embed(normalised(pixels, **colours).float().flatten(1)), rtol=0, atol=1e-4)
+    lone: dict[str, Any] = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}  # pixels of 0..1 as they are
+    torch.testing.assert_close(fold_normalization(embed, **lone)(pixels.flatten(1)), embed(pixels.flatten(1) / 255))
+
+
+def test_a_folded_embedding_is_not_folded_again() -> None:
+    folded = fold_normalization(nn.Linear(12, 4), **COLOURS)
+    with pytest.raises(ValueError, match="embed is a BytesLinear, which takes bytes already"):
+        fold_normalization(folded, **COLOURS)
 
 
 @torch.no_grad()

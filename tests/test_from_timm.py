@@ -215,6 +215,66 @@ def test_the_dtype_of_the_model_is_kept() -> None:
     assert {parameter.dtype for parameter in encoder.parameters()} == {torch.float64}
 
 
+def test_frozen_stays_frozen_and_modes_are_kept() -> None:
+    family = mrope.family("qwen2-vl")
+    model = create("vit_small_patch16_224", **TINY)
+    for parameter in (*model.patch_embed.parameters(), *model.blocks[0].parameters(), model.cls_token):
+        parameter.requires_grad_(False)
+    model.pos_embed.requires_grad_(False)
+    for mode in (True, False):
+        with torch.no_grad():  # under which a copy of a parameter would want no gradient
+            encoder = from_timm(model.train(mode), family=family, out_dim=20)
+        assert encoder.training == encoder.blocks[1].training == mode
+        for name, parameter in encoder.named_parameters():
+            assert parameter.is_leaf
+            assert parameter.requires_grad == name.startswith(("blocks.1.", "norm.", "merger.")), name
+
+
+def test_what_is_joined_trains_where_a_part_does_and_what_was_lacking_does_not() -> None:
+    model = create("vit_small_patch16_dinov3", **TINY)  # queries, keys and values have no bias
+    lacking = [name for name, one in from_timm(model).named_parameters() if not one.requires_grad]
+    assert lacking == ["blocks.0.qkv.bias", "blocks.1.qkv.bias"]
+    model = create("eva02_base_patch14_224", **TINY)  # three layers, two of them with biases
+    model.requires_grad_(False)
+    model.blocks[0].attn.k_proj.weight.requires_grad_(True)
+    model.blocks[1].attn.v_proj.bias.requires_grad_(True)
+    trained = [name for name, one in from_timm(model).named_parameters() if one.requires_grad]
+    assert trained == ["blocks.0.qkv.weight", "blocks.1.qkv.bias"]
+
+
+@pytest.mark.parametrize(
+    ("leave", "names"),
+    [(("blocks",), "blocks"), (("head", "nope", "norm"), "nope, norm"), (("head.weight",), r"head\.weight")],
+    ids=str,
+)
+def test_names_that_are_not_left_are_refused(leave: tuple[str, ...], names: str) -> None:
+    model = create("vit_small_patch16_224", **TINY)
+    with pytest.raises(ValueError, match=f"^leave names {names}; expected modules that are not taken over: head$"):
+        from_timm(model, leave=leave)
+    model.register_parameter("extra", nn.Parameter(torch.zeros(1)))
+    assert from_timm(model, leave=("head", "extra", "attn_pool")).config.dim == 48  # not every model has all heads
+    with pytest.raises(ValueError, match="expected modules that are not taken over: this model has none"):
+        from_timm(create("vit_small_patch16_224", **TINY, num_classes=0), leave=leave)
+
+
+@pytest.mark.parametrize("layer", ["patch_embed.proj", "blocks.1.attn.qkv", "blocks.0.mlp.fc2"])
+@pytest.mark.parametrize("change", ["weight_norm", "prune", "parametrize"])
+def test_layers_with_weights_made_of_others_are_refused(layer: str, change: str) -> None:
+    from torch.nn.utils import parametrizations, parametrize, prune
+
+    model = create("vit_small_patch16_224", **TINY)
+    module = model.get_submodule(layer)
+    if change == "weight_norm":
+        parametrizations.weight_norm(module)
+    elif change == "prune":
+        prune.l1_unstructured(module, "weight", amount=0.5)
+    else:
+        parametrize.register_parametrization(module, "weight", nn.Identity())
+    message = rf"^the model is not converted: it has no {layer}\.weight, as after weight_norm, pruning or an adapter; "
+    with pytest.raises(ValueError, match=message):
+        from_timm(model)
+
+
 def test_every_parameter_has_a_place_or_is_named() -> None:
     model = create("vit_base_patch16_siglip_224", **TINY)
     encoder = from_timm(model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from math import prod
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers.vision_utils import get_vision_attention_seqlens
 
 from mrope.attention import Mask
 from mrope.encodings import QwenVisionRope
-from mrope.vision import cu_seqlens, pack_patches, patch_ids
+from mrope.vision import cu_seqlens, pack_patches, patch_ids, table_for
 
 GRIDS = torch.tensor([[1, 2, 6], [3, 2, 4], [1, 4, 2], [1, 6, 4]])
 
@@ -197,3 +198,59 @@ def test_refusals() -> None:
         rows.pack(torch.zeros(3, 2))
     with pytest.raises(ValueError, match=r"rows have shape \(3, 23, 2\); expected \(3, 24\) before all"):
         rows.unpack(torch.zeros(3, 23, 2))
+
+
+# ------------------------------------------------------------------------------------------------------------- grids
+
+TAKERS: dict[str, Any] = {
+    "cu_seqlens": cu_seqlens,
+    "patch_ids": lambda grids: inspect.unwrap(patch_ids)(grids, order="blocks", merge=2),
+    "table_for": lambda grids: inspect.unwrap(table_for)(torch.eye(6), grids, "bilinear", order="blocks", merge=2),
+}
+
+
+@pytest.mark.parametrize("grids", [[[1, 2, 4]], [(1, 2, 4)], (1, 2, 4), None], ids=str)
+@pytest.mark.parametrize("taker", TAKERS)
+def test_grids_that_are_no_tensor_are_named(taker: str, grids: Any) -> None:
+    with pytest.raises(TypeError, match=r"^grids is .*; expected a tensor \(pictures, 3\) of \(t, h, w\)"):
+        inspect.unwrap(TAKERS[taker])(grids)
+    with pytest.raises(TypeError, match="grids"):
+        pack_patches(grids, 40, order="blocks", merge=2)
+
+
+@pytest.mark.parametrize(
+    "grids",
+    [
+        torch.tensor([[2, 4], [4, 6]]),
+        torch.tensor([1, 2, 4]),
+        torch.tensor([[1.0, 2.0, 4.0]]),
+        torch.tensor([[1, 2, 4, 1]]),
+        torch.tensor([[[1, 2, 4]]]),
+        torch.tensor([[1, 2, 4]], dtype=torch.uint8),
+        torch.tensor([[True, True, True]]),
+    ],
+    ids=lambda grids: f"{grids.dtype}-{tuple(grids.shape)}",
+)
+@pytest.mark.parametrize("taker", TAKERS)
+def test_grids_of_another_shape_or_dtype_are_named(taker: str, grids: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"^grids are torch\.\w+ of shape .*; expected int64 or int32 \(pictures, 3\)"):
+        inspect.unwrap(TAKERS[taker])(grids)
+    with pytest.raises((TypeError, ValueError), match="grids"):
+        pack_patches(grids, 40, order="blocks", merge=2)
+
+
+def test_int32_grids_are_those_of_int64() -> None:
+    short = GRIDS.int()
+    for per in ("picture", "frame"):
+        assert torch.equal(cu_seqlens(short, per), cu_seqlens(GRIDS, per))
+    assert torch.equal(patch_ids(short, order="blocks", merge=2), patch_ids(GRIDS, order="blocks", merge=2))
+    one, other = (pack_patches(grids, 40, order="blocks", merge=2) for grids in (short, GRIDS))
+    for name in ("slots", "segments", "ids", "places"):
+        assert getattr(one, name).dtype == torch.int64
+        assert torch.equal(getattr(one, name), getattr(other, name))
+    table = torch.randn(3, 5, 2)
+    rows, expected = (table_for(table, grids, "bilinear", order="blocks", merge=2) for grids in (short, GRIDS))
+    assert torch.equal(rows, expected)
+    # A product of two sides that int32 does not hold.
+    with pytest.raises(ValueError, match="grids hold 4295098368 patches, more than int32 counts"):
+        cu_seqlens(torch.tensor([[1, 65536, 65538]], dtype=torch.int32), "frame")

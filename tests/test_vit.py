@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from pictures import noise
+from sources import ROOT
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -459,6 +463,97 @@ def test_inputs_are_not_written_to() -> None:
     assert torch.equal(grids, MIXED)
 
 
+# ----------------------------------------------------------------------------------------- compiled, saved, trained
+
+
+def test_a_compiled_encoder_is_the_same_in_one_graph() -> None:
+    # In a process of its own: the checks of shapes that tests put into our functions would be traced as well.
+    script = """
+import torch
+from torch.autograd import grad
+from mrope.encodings import AxialRope, MixedRope
+from mrope.vision import VisionEncoder, VitConfig
+
+def counted(graph, inputs):
+    graphs.append(graph)
+    return graph.forward
+
+torch.manual_seed(0)
+small = dict(patch_dim=12, dim=24, depth=2, heads=2, hidden=40)
+windows = dict(merge=2, out_dim=10, order="raster", window=2, full_layers=(1,), table=(3, 4))
+clips = dict(prefix=2, segment="clips", table=(3, 4))
+several, one = [[1, 4, 6], [2, 6, 4], [1, 2, 8]], [[1, 4, 6]]
+for settings, encoding, backend, batches in (
+    (windows, AxialRope(12), counted, ((several, 1), (one, 2), (several, 2))),  # the last lies as the first
+    (clips, [MixedRope(12, heads=2) for _ in range(2)], "aot_eager", ((several, 0),)),
+):
+    encoder, graphs = VisionEncoder(VitConfig(**small, **settings), encoding=encoding), []
+    parameters = [each for each in encoder.parameters() if each.numel()]
+    compiled = torch.compile(encoder, backend=backend)
+    for grids, made in batches:
+        grids = torch.tensor(grids)
+        values = torch.randn(int(grids.prod(1).sum()), 12)
+        given, expected = compiled((values, grids)), encoder((values, grids))
+        torch.testing.assert_close(given, expected, rtol=1e-5, atol=1e-5)
+        ours, theirs = (grad(out.square().sum(), parameters) for out in (given, expected))
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+        assert len(graphs) == made, (len(graphs), made)
+"""
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+TRAINED = replace(
+    SMALL, norms=ALL_NORMS, layer_scale=0.5, prefix=2, table=(3, 4), merge=2, out_dim=6, activation="swiglu"
+)
+LEARNED = {
+    "mixed": lambda: [MixedRope(12, heads=2) for _ in range(2)],
+    "lie": lambda: LieRope(12, heads=2),
+    "learned": lambda: LearnedTable(24, (8, 6)),
+    "continuous": lambda: ContinuousBias(2, (4, 6)),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_file_of_weights_is_the_encoder(name: str) -> None:
+    encoder = made(TRAINED, LEARNED[name]())
+    grids = torch.tensor([[1, 4, 6], [2, 6, 2]])
+    values = values_for(grids, 12)
+    file = io.BytesIO()
+    torch.save(encoder.state_dict(), file)
+    file.seek(0)
+    fresh = VisionEncoder(TRAINED, encoding=LEARNED[name]())
+    with torch.no_grad():
+        expected = encoder((values, grids))
+        assert not torch.allclose(fresh((values, grids)), expected, atol=1e-2)
+        fresh.load_state_dict(torch.load(file, weights_only=True))
+        assert torch.equal(fresh((values, grids)), expected)
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_a_few_steps_lower_the_loss_and_reach_every_parameter(name: str) -> None:
+    encoder = made(TRAINED, LEARNED[name](), spread=0.05)
+    grids = torch.tensor([[1, 4, 6], [2, 6, 2]])
+    values, wanted = values_for(grids, 12), torch.randn(12, 6)
+    optimizer = torch.optim.AdamW(encoder.parameters(), lr=3e-3)
+    before = {key: parameter.detach().clone() for key, parameter in encoder.named_parameters()}
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = (encoder((values, grids)) - wanted).square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert losses[-1] < 0.8 * losses[0]
+    for key, parameter in encoder.named_parameters():
+        assert parameter.grad is not None, key
+        assert parameter.grad.isfinite().all(), key
+        assert parameter.grad.abs().max() > 0, key
+        assert not torch.equal(parameter, before[key]), key
+    assert {"table", "prefix"} <= {*before}
+    assert any(key.startswith("learned_encodings.") for key in before)
+
+
 # --------------------------------------------------------------------------------------------------------- refusals
 
 
@@ -476,11 +571,33 @@ def test_inputs_are_not_written_to() -> None:
         ({"coordinates": "centres", "offset": 1}, "offset is 1 with coordinates 'centres'"),
         ({"eps": 0}, "eps is 0"),
         ({"table": (0, 3)}, "table entry is 0"),
+        ({"offset": math.nan}, "offset is nan; expected a finite number"),
+        ({"offset": -math.inf}, "offset is -inf; expected a finite number"),
+        ({"layer_scale": math.nan}, "layer_scale is nan; expected a finite number"),
+        ({"layer_scale": math.inf}, "layer_scale is inf; expected a finite number"),
+        ({"window": 2, "full_layers": (1, 1)}, r"full_layers \(1, 1\) name one twice"),
+        ({"norms": ("qk", "qk")}, r"norms \('qk', 'qk'\) name one twice"),
     ],
 )
 def test_refused_shapes(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         replace(SMALL, **{"head_dim": None} | changes)
+
+
+@pytest.mark.parametrize("name", ["offset", "layer_scale"])
+def test_words_are_no_numbers_of_a_shape(name: str) -> None:
+    for value in ("a", True):
+        given: dict[str, Any] = {name: value}
+        with pytest.raises(TypeError, match=f"^{name} is {value!r}; expected a number$|{name}"):
+            replace(SMALL, **given)
+
+
+def test_scales_of_0_leave_the_patches_as_they_are_embedded() -> None:
+    encoder = made(replace(SMALL, norms=()), AxialRope(12))
+    still = VisionEncoder(replace(encoder.config, layer_scale=0), encoding=AxialRope(12))
+    still.load_state_dict(encoder.state_dict(), strict=False)
+    values = values_for(MIXED, 12)
+    assert torch.equal(still((values, MIXED)), still.embed(values))
 
 
 @pytest.mark.parametrize(
@@ -489,7 +606,9 @@ def test_refused_shapes(changes: dict[str, Any], message: str) -> None:
         ((8, 13), [[1, 2, 4]], r"values are torch.float32 of shape \(8, 13\); expected floating \(N, 12\)"),
         ((7, 12), [[1, 2, 4]], r"7 patches do not fill the grids \[\[1, 2, 4\]\]"),
         ((6, 12), [[1, 2, 3]], "multiples"),
-        ((8, 12), [[1, 2]], "expected int64"),
+        ((8, 12), [[1, 2]], r"grids are torch.int64 of shape \(1, 2\); expected int64 or int32 \(pictures, 3\)"),
+        ((8, 12), [1, 2, 4], r"grids are torch.int64 of shape \(3,\); expected int64 or int32 \(pictures, 3\)"),
+        ((8, 12), [[1.0, 2.0, 4.0]], "grids are torch.float32 .*; expected int64 or int32"),
     ],
 )
 def test_refused_patches(shape: tuple[int, int], grids: list[list[int]], message: str) -> None:
@@ -497,18 +616,76 @@ def test_refused_patches(shape: tuple[int, int], grids: list[list[int]], message
         VisionEncoder(replace(SMALL, merge=2))((torch.zeros(shape), torch.tensor(grids)))
 
 
+def test_int32_grids_are_those_of_int64() -> None:
+    encoder = made(replace(SMALL, merge=2, order="raster", out_dim=10, table=(3, 4), window=2), AxialRope(12))
+    values = values_for(MIXED, 12)
+    assert torch.equal(encoder((values, MIXED.int())), encoder((values, MIXED)))
+
+
+def test_grids_in_lists_are_no_tensors() -> None:
+    given: Any = (torch.zeros(8, 12), [[1, 2, 4]])
+    with pytest.raises(TypeError, match=r"^patches is a tuple; expected Patches, or tensors \(values, grids\)|patches"):
+        VisionEncoder(SMALL)(given)
+
+
+def test_the_name_of_an_encoding_is_not_a_list_of_letters() -> None:
+    given: Any = "rope"
+    with pytest.raises(TypeError, match=r"^encoding is 'rope'; expected an mrope.encoding.Encoding|encoding"):
+        VisionEncoder(replace(SMALL, depth=4), encoding=given)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (lambda: AxialRope(16), {}, "AxialRope does not fit dim 24, 2 heads, head_dim 12 .*: q has 12 channels"),
+        (
+            lambda: AxialRope(12, axes=3),
+            {"head_dim": 10},
+            "AxialRope does not fit .* head_dim 10 .*: q has 10 channels",
+        ),
+        (lambda: LieRope(10, heads=2), {}, "LieRope does not fit .* head_dim 12 .*: q or k has head dim 12"),
+        (lambda: [MixedRope(12, heads=2), MixedRope(16, heads=2)], {}, "MixedRope does not fit .* head_dim 12"),
+        (lambda: MixedRope(12, heads=3), {}, "MixedRope does not fit dim 24, 2 heads"),
+        (lambda: Alibi(heads=4, axes=2), {}, "Alibi does not fit dim 24, 2 heads"),
+        (lambda: ContinuousBias(3, (4, 6)), {}, "ContinuousBias does not fit dim 24, 2 heads"),
+        (lambda: LearnedTable(20, (8, 6)), {}, "LearnedTable does not fit dim 24"),
+        (lambda: LearnedTable(24, (8, 6)), {"coordinates": "centres"}, "LearnedTable .* coordinates 'centres'"),
+        (lambda: Dinov3Rope(12), {"heads": 1, "head_dim": 8}, "Dinov3Rope does not fit dim 24, 1 heads, head_dim 8"),
+        (
+            lambda: AxialRope(12, axes=3),
+            {"coordinates": "reference", "trained": (4, 6)},
+            "AxialRope does not fit .*: trained .* has 2 axes",
+        ),
+    ],
+)
+def test_encodings_of_another_size_are_refused_before_any_patch(
+    make: Any, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^encoding {message}"):
+        VisionEncoder(replace(SMALL, **changes), encoding=make())
+
+
+def test_encodings_are_tried_in_any_dtype_and_not_on_meta() -> None:
+    learned = LieRope(12, heads=2).bfloat16()
+    assert VisionEncoder(SMALL, encoding=learned).bfloat16()((torch.zeros(8, 12), torch.tensor([[1, 2, 4]]))).shape
+    triton = mrope.Rotary(mrope.AxisSplit((1, 3, 2)), mrope.Frequencies(100.0), impl="triton")
+    VisionEncoder(SMALL, encoding=triton)  # its device may come later
+    with torch.device("meta"):
+        for encoding in (LieRope(12, heads=2), LearnedTable(24, (8, 6)), QwenVisionRope(12), NoPe()):
+            assert VisionEncoder(SMALL, encoding=encoding).embed.weight.is_meta
+
+
 def test_refused_encodings() -> None:
     with pytest.raises(ValueError, match=r"encoding has \[1\] axes; expected 2"):
         VisionEncoder(SMALL, encoding=Alibi(heads=2))
     with pytest.raises(ValueError, match="encoding is a list of 3; expected one for each of 2 blocks"):
         VisionEncoder(SMALL, encoding=[NoPe()] * 3)
-    encoder = VisionEncoder(replace(SMALL, prefix=1), encoding=encodings(12)["pope"])
     with pytest.raises(ValueError, match="Pope gives heads of 24 channels, prefix tokens have 12"):
-        encoder((torch.zeros(8, 12), torch.tensor([[1, 2, 4]])))
+        VisionEncoder(replace(SMALL, prefix=1), encoding=encodings(12)["pope"])
 
 
 def test_patches_without_a_plan_are_patches_too() -> None:
-    with pytest.raises(ValueError, match="expected int64"):
+    with pytest.raises(ValueError, match="grids are none; expected those of at least one picture"):
         VisionEncoder(SMALL)(Patches(torch.zeros(0, 12), torch.zeros(0, 3).long(), (), (0, 0, 0), (1, 1, 1)))
 
 

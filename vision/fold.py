@@ -83,8 +83,9 @@ def fold_normalization(
         frames: "repeated" for pictures: the result takes T = 1. "distinct" for clips: T stays.
 
     Raises:
-        TypeError: `embed` is none of the three.
-        ValueError: `embed` does not take patches of 3 channels and T frames, or pads them.
+        TypeError: `embed` is none of the three, or `mean` or `std` no three numbers.
+        ValueError: `embed` does not take patches of 3 channels and T frames, pads them, or takes bytes already; or
+            `mean` or `std` lies outside 0..1.
 
     >>> embed = nn.Linear(3 * 2 * 4 * 4, 8)
     >>> folded = fold_normalization(embed, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5), temporal_patch=2)
@@ -97,10 +98,10 @@ def fold_normalization(
     one_of("order", order, get_args(PatchOrder))
     one_of("frames", frames, get_args(Frames))
     whole("temporal_patch", temporal_patch, 1)
-    if len(mean) != 3 or len(std) != 3:
-        raise ValueError(f"mean {mean} and std {std} must have 3 entries each: r, g, b")
-    divisors = torch.tensor([positive("std", value) for value in std], dtype=torch.float64)
-    means = torch.tensor([float(value) for value in mean], dtype=torch.float64)
+    if isinstance(embed, _OfBytes):
+        raise ValueError(f"embed is a {type(embed).__name__}, which takes bytes already; expected the embedding before")
+    means = torch.tensor(_colour("mean", mean), dtype=torch.float64)
+    divisors = torch.tensor([positive("std", value) for value in _colour("std", std)], dtype=torch.float64)
 
     with torch.no_grad():
         canonical = _canonical(embed, temporal_patch, order).cpu().double()
@@ -111,6 +112,17 @@ def fold_normalization(
         if embed.bias is not None:
             bias += embed.bias.cpu().double()
         return _made(embed, spread / 255, bias, order)
+
+
+def _colour(name: str, colour: Any) -> list[float]:
+    """(r, g, b) as floats, or one line that says what came."""
+    try:
+        values = [float(value + 0) for value in colour]  # a string is no number
+    except TypeError:
+        raise TypeError(f"{name} is {colour!r}; expected three numbers, (r, g, b)") from None
+    if len(values) != 3 or not all(0 <= value <= 1 for value in values):
+        raise ValueError(f"{name} is {colour}; expected (r, g, b) in 0..1, which is that of 0..255 divided by 255")
+    return values
 
 
 def _canonical(embed: Any, temporal_patch: int, order: PatchOrder) -> Tensor:

@@ -19,20 +19,24 @@ from .fitting import check_family
 from .orders import by_token
 from .vit import Activation, Norm, VisionEncoder, VitConfig
 
+_HEADS = ("head", "fc_norm", "attn_pool")
+
 
 def from_timm(
     model: nn.Module | str,
     *,
     family: Family | None = None,
     out_dim: int | None = None,
-    leave: Sequence[str] = ("head", "fc_norm", "attn_pool"),
+    leave: Sequence[str] = _HEADS,
 ) -> VisionEncoder:
     """A timm ViT, EVA, EVA-02, DINOv3, SigLIP, SigLIP2 or NaFlexViT as an encoder of pictures of any size.
 
     At the size of the model `VisionEncoder.features` gives what its `forward_features` gives; its position table is
-    resampled to other grids as timm does it, and its rotary encoding goes on by its own rule. What the model lacks
-    beside it (a bias of keys, the scale of one branch) is zeros or ones, which is the same function. What acts in
-    training alone (dropout, stochastic depth, moved coordinates) is not taken over.
+    resampled to other grids as timm does it (to one column rightly: see `resample_table`), and its rotary encoding goes
+    on by its own rule. What the model lacks beside it (a bias, the scale of one branch) is zeros or ones that do not
+    train, which is the same function. A parameter made of several (of queries, keys and values, say) trains where one
+    of them does, and the encoder is in the mode of the model, training or not. What acts in training alone (dropout,
+    stochastic depth, moved coordinates) is not taken over.
 
     Args:
         model: made by timm, of its classes VisionTransformer, Eva or NaFlexVit; or a name, whose published weights timm
@@ -43,11 +47,13 @@ def from_timm(
             None: patches row by row, each by channels, rows, columns, normalised as the model wants them.
         out_dim: of a new, untrained merger from `family.merge` x `family.merge` patches to an LLM token; None: none.
         leave: modules whose parameters stay behind: what comes after `forward_features`. All others are taken over, or
-            the model is refused.
+            the model is refused. The three heads may be named whether the model has them or not.
 
     Raises:
+        TypeError: `leave` is one name.
         ValueError: the model computes something that a `VisionEncoder` does not; the error says what. Or it does not
-            say what its pixels were normalised by, and a family is given.
+            say what its pixels were normalised by, and a family is given. Or `leave` names what is taken over, or
+            what the model has not.
 
     >>> import timm
     >>> model = timm.create_model("vit_tiny_patch16_224", depth=1)
@@ -63,7 +69,8 @@ def from_timm(
         check_family(family)
     if isinstance(leave, str):
         raise TypeError(f"leave is {leave!r}; expected several names, such as ({leave!r},)")
-    return _Conversion(model).encoder(family, out_dim, tuple(leave))
+    with torch.enable_grad():  # which tells what trains
+        return _Conversion(model).encoder(family, out_dim, tuple(leave))
 
 
 class _Conversion:
@@ -78,7 +85,8 @@ class _Conversion:
             _refuse(f"it is a {type(model).__name__}; expected timm's VisionTransformer, Eva or NaFlexVit")
         self.model: Any = model
         self.flexible = isinstance(model, NaFlexVit)
-        self.left: dict[str, Tensor] = dict(model.state_dict())
+        # With their gradients: what is made of several wants one where any of them does.
+        self.left: dict[str, Tensor] = dict(model.state_dict(keep_vars=True))
         self.state: dict[str, Tensor] = {}
         self.norms: dict[Norm, None] = {}  # those beside the two of each block, in order
         self.norm_kinds: set[tuple[Literal["layer", "rms"], float]] = set()
@@ -94,6 +102,12 @@ class _Conversion:
         kinds = sorted(self.norm_kinds)
         if len(kinds) != 1:
             _refuse(f"its norms are of different kinds: {kinds}")
+        if unknown := {*leave} - {name.split(".")[0] for name in self.left} - {*_HEADS}:
+            others = dict.fromkeys(name.split(".")[0] for name in self.left)
+            raise ValueError(
+                f"leave names {', '.join(sorted(map(str, unknown)))}; expected modules that are not taken over: "
+                f"{', '.join(others) or 'this model has none'}"
+            )
         if lost := [name for name in self.left if name.split(".")[0] not in leave]:
             _refuse(f"these of its parameters have no place in a VisionEncoder: {', '.join(lost)}")
         config = VitConfig(
@@ -110,7 +124,17 @@ class _Conversion:
         encoder = VisionEncoder(config, encoding=encodings).to(self.state["embed.weight"])
         merger = {name: value for name, value in encoder.state_dict().items() if name.startswith("merger.")}
         encoder.load_state_dict(self.state | merger)
-        return encoder
+        for name, value in self.state.items():
+            encoder.get_parameter(name).requires_grad_(value.requires_grad)
+        return encoder.train(self.model.training)
+
+    def _taken(self, name: str) -> Tensor:
+        if name not in self.left:
+            _refuse(
+                f"it has no {name}, as after weight_norm, pruning or an adapter; expected the layers that timm makes, "
+                "with the weights merged"
+            )
+        return self.left.pop(name)
 
     # ------------------------------------------------------------------------------------- patches, prefix and table
 
@@ -124,7 +148,7 @@ class _Conversion:
         if self.flexible and stem.norm_input is not None:
             _refuse("it norms the pixels of a patch before it embeds them")
         rows, cols = int(stem.patch_size[0]), int(stem.patch_size[1])
-        weight, bias = self.left.pop(f"{name}.proj.weight"), self.left.pop(f"{name}.proj.bias", None)
+        weight, bias = self._taken(f"{name}.proj.weight"), self.left.pop(f"{name}.proj.bias", None)
         if rows != cols or weight[0].numel() != 3 * rows * cols:
             _refuse(f"its patches are of {rows} x {cols} pixels and {weight[0].numel() // (rows * cols)} channels")
         if weight.dim() == 2 and stem.channels_last:
@@ -265,7 +289,7 @@ class _Conversion:
 
     def _linear(self, ours: str, *names: str) -> None:
         """Layers side by side as one; those without a bias get zeros."""
-        weights = [self.left.pop(f"{name}.weight") for name in names]
+        weights = [self._taken(f"{name}.weight") for name in names]
         biases = [self.left.pop(f"{name}.bias", None) for name in names]
         self.state[f"{ours}.weight"] = torch.cat(weights)
         self.state[f"{ours}.bias"] = torch.cat(
@@ -281,12 +305,10 @@ class _Conversion:
         if type(norm) is nn.Identity:
             return
         if type(norm) not in (nn.LayerNorm, LayerNorm, LayerNormFp32, RmsNorm, RmsNormFp32):
-            _refuse(f"{name} is {norm}; expected timm's LayerNorm or RmsNorm")
+            _refuse(f"{name} is a {type(norm).__name__}; expected timm's LayerNorm or RmsNorm")
         kind, eps = "layer" if isinstance(norm, nn.LayerNorm) else "rms", norm.eps
         self.norm_kinds.add((kind, eps))
-        if f"{name}.weight" not in self.left:
-            _refuse(f"{name} has no weight")
-        self.state[f"{ours}.weight"] = weight = self.left.pop(f"{name}.weight")
+        self.state[f"{ours}.weight"] = weight = self._taken(f"{name}.weight")
         if kind == "layer":
             bias = self.left.pop(f"{name}.bias", None)
             self.state[f"{ours}.bias"] = torch.zeros_like(weight) if bias is None else bias
@@ -324,7 +346,7 @@ class _Conversion:
         return kind(head_dim, base=rope.temperature, pairing=pairing), where
 
     def _mixed(self, rope: Any, head_dim: int) -> list[Encoding]:
-        waves = self.left.pop("rope.freqs")  # (2, depth, H, F), in the order of the coordinates
+        waves = self._taken("rope.freqs")  # (2, depth, H, F), in the order of the coordinates
         if rope.grid_indexing == "xy":
             waves = waves.flip(0)
         encodings: list[Encoding] = []

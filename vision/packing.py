@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
-from jaxtyping import Bool, Int32, Int64, Shaped
+from jaxtyping import Bool, Int, Int32, Int64, Shaped
 from torch import Tensor
 
 from mrope.attention import Mask, Tokens
@@ -24,16 +24,16 @@ Fit: TypeAlias = Literal["decreasing", "ordered"]
 Per: TypeAlias = Literal["picture", "frame"]
 
 
-def cu_seqlens(grids: Int64[Tensor, "p 3"], per: Per = "picture") -> Int32[Tensor, " s"]:
+def cu_seqlens(grids: Int[Tensor, "p 3"], per: Per = "picture") -> Int32[Tensor, " s"]:
     """(S + 1,) int32: the patches before each segment of attention and after the last, as FlashAttention takes them.
 
     Args:
-        grids: (P, 3), (t, h, w) in patches.
+        grids: (P, 3) int64 or int32, (t, h, w) in patches.
         per: what is a segment: the picture or clip whole, or each temporal step of it alone (the encoders of Qwen2-VL
             to Qwen3-VL and of GLM-4V).
 
     Raises:
-        ValueError: a side below 1, or more patches than int32 counts.
+        TypeError, ValueError: `grids` are none, have a side below 1, or more patches than int32 counts.
 
     >>> grids = torch.tensor([[1, 4, 6], [3, 2, 2]])
     >>> cu_seqlens(grids).tolist(), cu_seqlens(grids, "frame").tolist()
@@ -41,23 +41,24 @@ def cu_seqlens(grids: Int64[Tensor, "p 3"], per: Per = "picture") -> Int32[Tenso
     """
     one_of("per", per, get_args(Per))
     check_grids(grids)
-    lengths = grids.prod(1) if per == "picture" else (grids[:, 1] * grids[:, 2]).repeat_interleave(grids[:, 0])
+    t, h, w = grids.long().unbind(1)
+    lengths = t * h * w if per == "picture" else (h * w).repeat_interleave(t)
     ends = torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
     if ends[-1] > torch.iinfo(torch.int32).max:
         raise ValueError(f"grids hold {int(ends[-1])} patches, more than int32 counts; expected fewer pictures")
     return ends.int()
 
 
-def patch_ids(grids: Int64[Tensor, "p 3"], *, order: PatchOrder, merge: int) -> Int64[Tensor, "2 n"]:
+def patch_ids(grids: Int[Tensor, "p 3"], *, order: PatchOrder, merge: int) -> Int64[Tensor, "2 n"]:
     """(row, col) of each patch in the picture that it is of, as the patches of packed pictures lie.
 
     Args:
-        grids: (P, 3), (t, h, w) in patches; each temporal step has the same ids.
+        grids: (P, 3) int64 or int32, (t, h, w) in patches; each temporal step has the same ids.
         order: of the patches, `Family.patch_order`.
         merge: patches per LLM token and side.
 
     Raises:
-        ValueError: a side below 1, or one that is no multiple of `merge`.
+        TypeError, ValueError: `grids` are none, or have a side below 1 or one that is no multiple of `merge`.
 
     >>> patch_ids(torch.tensor([[1, 2, 4]]), order="blocks", merge=2).tolist()
     [[0, 0, 1, 1, 0, 0, 1, 1], [0, 1, 0, 1, 2, 3, 2, 3]]
@@ -70,13 +71,20 @@ def patch_ids(grids: Int64[Tensor, "p 3"], *, order: PatchOrder, merge: int) -> 
     return torch.cat(pieces).T.contiguous().to(grids.device)
 
 
-def check_grids(grids: Tensor) -> None:
-    """Refuse grids without patches."""
+def check_grids(grids: Any) -> None:
+    """Refuse what is no grids, and grids without patches."""
+    if not isinstance(grids, Tensor):
+        raise TypeError(f"grids is {grids!r}; expected a tensor (pictures, 3) of (t, h, w) in patches")
+    if grids.dim() != 2 or grids.shape[1] != 3 or grids.dtype not in (torch.int64, torch.int32):
+        raise ValueError(
+            f"grids are {grids.dtype} of shape {tuple(grids.shape)}; expected int64 or int32 (pictures, 3), (t, h, w) "
+            "in patches"
+        )
     if len(grids) and grids.min() < 1:
         raise ValueError(f"grids are {grids.tolist()}; expected at least 1 patch along t, h and w")
 
 
-def check_order(grids: Tensor, order: PatchOrder, merge: int) -> None:
+def check_order(grids: Any, order: PatchOrder, merge: int) -> None:
     """Refuse grids that are no whole tokens, and an order that is none."""
     one_of("order", order, get_args(PatchOrder))
     whole("merge", merge, 1)
@@ -140,14 +148,15 @@ class PackedRows:
 
 
 def pack_patches(
-    grids: Int64[Tensor, "p 3"], length: int, *, order: PatchOrder, merge: int, fit: Fit = "decreasing"
+    grids: Int[Tensor, "p 3"], length: int, *, order: PatchOrder, merge: int, fit: Fit = "decreasing"
 ) -> PackedRows:
     """Many pictures in few rows: Patch n' Pack (NaViT, arXiv:2307.06304). Grids are enough: no pixel is needed.
 
     The patches of a picture stay together, in the order in which they lie in `Patches`.
 
     Args:
-        grids: (P, 3), (t, h, w) in patches; to pack the frames of clips one by one, give each a grid of its own.
+        grids: (P, 3) int64 or int32, (t, h, w) in patches; to pack the frames of clips one by one, give each a grid of
+            its own.
         length: L, the slots of a row.
         order: of the patches, `Family.patch_order`.
         merge: patches per LLM token and side.
@@ -156,7 +165,8 @@ def pack_patches(
             where the next picture has no room.
 
     Raises:
-        ValueError: a picture has more patches than a row has slots, or its sides are no multiples of `merge`.
+        TypeError, ValueError: `grids` are none, a picture has more patches than a row has slots, or its sides are no
+            multiples of `merge`.
 
     >>> rows = pack_patches(torch.tensor([[1, 2, 2], [1, 2, 4], [1, 4, 1]]), 8, order="raster", merge=1)
     >>> rows.segments.tolist()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Literal, TypeAlias, get_args
 
 import torch
-from jaxtyping import Float, Float64, Int64
+from jaxtyping import Float, Float64, Int
 from torch import Tensor
 
 from mrope.checks import one_of, whole
@@ -35,7 +35,7 @@ Aspect: TypeAlias = Literal["stretched", "square"]
 
 def table_for(
     table: Float[Tensor, "H W c"],
-    grids: Int64[Tensor, "p 3"],
+    grids: Int[Tensor, "p 3"],
     kind: TableKind,
     *,
     order: PatchOrder,
@@ -48,14 +48,14 @@ def table_for(
 
     Args:
         table: (H, W, C), without the rows of class tokens.
-        grids: (P, 3), (t, h, w) in patches.
+        grids: (P, 3) int64 or int32, (t, h, w) in patches.
         kind: see `resample_table`.
         order: of the patches, `Family.patch_order`.
         merge: patches per LLM token and side.
         aspect: see `resample_table`.
 
     Raises:
-        ValueError: a side below 1, or one that is no multiple of `merge`.
+        TypeError, ValueError: `grids` are none, or have a side below 1 or one that is no multiple of `merge`.
 
     >>> table = torch.arange(6.0).view(2, 3, 1)
     >>> grids = torch.tensor([[2, 2, 3], [1, 4, 2]])
@@ -78,8 +78,9 @@ def resample_table(
 ) -> Float[Tensor, "n c"]:
     """A learned position table (ViT, arXiv:2010.11929) for a picture of another grid, row by row.
 
-    Computed in float32 (float64 of such a table) and rounded once. Row i of h lies at row u of the H of the table, and
-    columns likewise:
+    Computed in float32 (float64 of such a table) and rounded once. The eight kinds of encoders among our families that
+    have a table (Qwen3-VL, GLM-4V, PaddleOCR-VL, Cosmos3-Edge, HunyuanVL, HY-V4-VL, GLM-Image, MiniCPM-V) resample it
+    by six rules, the ViTs of timm by a seventh. Row i of h lies at row u of the H of the table, and columns likewise:
 
     ====================  ======================================  ==================================================
     "bilinear"            u = (i + 1/2) H / h - 1/2               PaddleOCR-VL, HunyuanVL, GLM-Image; C-RADIO of timm
@@ -95,8 +96,9 @@ def resample_table(
     A side of the table's own length takes its rows as they are, also "bilinear-shifted" (as torch has it on the CPU);
     so does a grid of its own size, also "square" (as timm has it). Beyond the edge the table goes on as its last row.
     The cubic kernel is Keys' with a = -3/4; where antialiased, a table that is shrunk is averaged over as many more
-    rows, and the cubic kernel has a = -1/2. "nearest" counts in float32, as its models do: where i H / h is whole it
-    may fall one row short, at the table's own size too.
+    rows, and the cubic kernel has a = -1/2. A picture of one column gets other rows antialiased than from the models
+    themselves on a CPU: torch 2.14 resizes wrongly to a width of 1 there. "nearest" counts in float32, as its models
+    do: where i H / h is whole it may fall one row short, at the table's own size too.
 
     Args:
         table: (H, W, C), without the rows of class tokens.

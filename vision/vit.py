@@ -7,10 +7,11 @@ channels, H heads, D head dim, A axes, G segments of one length L, M = merge * m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import wraps
 from itertools import accumulate
-from math import ceil, prod
-from typing import Any, Literal, TypeAlias, get_args
+from math import ceil, isfinite, prod
+from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
 import torch
 from jaxtyping import Float, Int64
@@ -19,7 +20,7 @@ from torch.nn.functional import gelu, pad, scaled_dot_product_attention, silu
 
 from mrope.checks import Number, one_of, positive, whole
 from mrope.encoding import Encoding
-from mrope.encodings import NoPe, patch_coordinates
+from mrope.encodings import NoPe, Rotary, patch_coordinates
 from mrope.encodings.coordinates import Rule
 from mrope.encodings.operands import check_encoding
 from mrope.families.record import PatchOrder
@@ -34,6 +35,25 @@ from .tables import Aspect, TableKind, table_for
 Activation: TypeAlias = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]
 Norm: TypeAlias = Literal["embed", "pre", "qk", "attention", "mlp", "final"]
 Segment: TypeAlias = Literal["frames", "clips"]
+
+_Given = ParamSpec("_Given")
+_Made = TypeVar("_Made")
+
+
+def _in_python(read: Callable[_Given, _Made]) -> Callable[_Given, _Made]:
+    """What reads grids stays out of compiled graphs, which do not know the numbers in them."""
+    disabled: Any = None
+
+    @wraps(read)
+    def called(*args: _Given.args, **kwargs: _Given.kwargs) -> _Made:
+        nonlocal disabled
+        if not torch.compiler.is_compiling():
+            return read(*args, **kwargs)
+        if disabled is None:  # only now, since this imports the compiler; and once, or each call would compile again
+            disabled = torch.compiler.disable(read)
+        return disabled(*args, **kwargs)
+
+    return called
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +76,8 @@ class VitConfig:
         norms: the norms beside the two of each block. "embed": of the embedded patches, before anything is added to
             them; "pre": of all tokens before the first block; "qk": of the queries and keys of each head; "attention":
             of what the heads give, before its projection; "mlp": of the hidden channels; "final": after the last block.
-        layer_scale: what the scales of the two branches start from (arXiv:2103.17239); None: they have none.
+        layer_scale: what the scales of the two branches start from (arXiv:2103.17239), any finite number; None: they
+            have none.
         prefix: tokens P without a place, class or registers (arXiv:2309.16588), that join the patches of each segment.
         table: (h, w) of a learned table of positions; None: there is none.
         table_kind: how the table is resampled to another grid: see `resample_table`.
@@ -69,7 +90,7 @@ class VitConfig:
             ("clips"). A picture is alone in either.
         window: LLM tokens on a side of the square that a patch attends in (Qwen2.5-VL, arXiv:2502.13923), cut from the
             top left and smaller at the right and at the bottom; None: none.
-        full_layers: numbers of the blocks, from 0, that have no windows all the same.
+        full_layers: numbers of the blocks, from 0, that have no windows all the same; each once.
         merge: patches on a side of an LLM token.
         order: of the patches, and of the values inside them: `Family.patch_order`.
         out_dim: channels of an LLM token; None: the encoder gives patches, and merges none.
@@ -120,9 +141,12 @@ class VitConfig:
         for name in ("norms", "full_layers"):
             if not isinstance(getattr(self, name), tuple):
                 raise TypeError(f"{name} is {getattr(self, name)!r}; expected a tuple")
-        if len(set(self.norms)) != len(self.norms):
-            raise ValueError(f"norms {self.norms} name one twice")
+            if len(set(getattr(self, name))) != len(getattr(self, name)):
+                raise ValueError(f"{name} {getattr(self, name)} name one twice")
         positive("eps", self.eps)
+        _finite("offset", self.offset)
+        if self.layer_scale is not None:
+            _finite("layer_scale", self.layer_scale)
         one_of("activation", self.activation, get_args(Activation))
         one_of("norm", self.norm, ("layer", "rms"))
         one_of("table_kind", self.table_kind, get_args(TableKind))
@@ -183,9 +207,11 @@ class _Places:
     """Where the patches of a batch are, once for all blocks."""
 
     coordinates: Tensor  # (A, N)
+    table: Tensor | None  # (N, C), the rows of the learned table
     whole: _Segments
     windows: _Segments | None
     number: int  # of segments, windows aside
+    blocks: Tensor | None  # (N,), the patches token after token, where they do not lie so
 
 
 class VisionEncoder(nn.Module):
@@ -194,6 +220,9 @@ class VisionEncoder(nn.Module):
     Pictures are packed into one sequence without padding (NaViT, arXiv:2307.06304). Linear layers see all of it at
     once; attention runs over segments, those of equal length together, so that its memory grows with the longest
     segment and never with the square of the batch.
+
+    `torch.compile` makes one graph of all that follows the grids, and another where segments have another count of
+    different lengths. `torch.export` does not take the encoder, since the numbers in the grids say what is computed.
 
     An `embed` that `fold_normalization` makes of the encoder's own can take its place: patches are raw bytes then.
 
@@ -204,8 +233,8 @@ class VisionEncoder(nn.Module):
             Coordinates are (h, w), or (t, h, w) for an encoding of three axes. Prefix tokens are not handed to it.
 
     Raises:
-        TypeError: `encoding` is none.
-        ValueError: it has another number of axes, or the list another length.
+        TypeError: `encoding` is none, nor a list of such.
+        ValueError: it has another number of axes, heads or channels, or the list another length.
 
     >>> import mrope
     >>> from mrope.encodings import QwenVisionRope
@@ -219,6 +248,8 @@ class VisionEncoder(nn.Module):
 
     def __init__(self, config: VitConfig, *, encoding: Encoding | Sequence[Encoding] = NoPe()):
         super().__init__()
+        if isinstance(encoding, str):  # which is a sequence too
+            raise TypeError(f"encoding is {encoding!r}; expected an mrope.encoding.Encoding, or one for each block")
         encodings = list(encoding) if isinstance(encoding, Sequence) else [encoding] * config.depth
         if len(encodings) != config.depth:
             raise ValueError(f"encoding is a list of {len(encodings)}; expected one for each of {config.depth} blocks")
@@ -228,6 +259,7 @@ class VisionEncoder(nn.Module):
         if axes not in ({2}, {3}):
             raise ValueError(f"encoding has {sorted(axes)} axes; expected 2, (h, w), or 3, (t, h, w)")
         self.config, self.encodings, self.axes = config, encodings, max(axes)
+        self._check_encodings()
         # Registered once, however many blocks share one.
         self.learned_encodings = nn.ModuleList(dict.fromkeys(one for one in encodings if isinstance(one, nn.Module)))
         self.embed = nn.Linear(config.patch_dim, config.dim)
@@ -244,35 +276,66 @@ class VisionEncoder(nn.Module):
             wide = config.merge**2 * config.dim
             self.merger = nn.Sequential(nn.Linear(wide, wide), nn.GELU(), nn.Linear(wide, config.out_dim))
 
+    @torch.no_grad()
+    def _check_encodings(self) -> None:
+        """Try the verbs on one patch: only they know which channels, heads and coordinates they take."""
+        config = self.config
+        assert config.head_dim is not None  # set on construction
+        for number, one in enumerate({id(one): one for one in self.encodings}.values()):
+            if isinstance(one, Rotary):
+                one = replace(one, impl="eager")  # the device that "triton" takes comes later
+            module: Any = one
+            own = [*module.parameters(), *module.buffers()] if isinstance(module, nn.Module) else []
+            like = next((each for each in own if each.is_floating_point()), torch.empty(0, device="cpu"))
+            if like.is_meta:  # there is nothing to try yet
+                continue
+            q = like.new_zeros(config.heads, 1, config.head_dim)
+            try:
+                with like.device:  # whatever the default is
+                    where = self._coordinates((1, 1, 1))
+                    if not number:
+                        one.embed(q.new_zeros(1, config.dim), where)
+                    width = one.rotate(q, q, where)[0].shape[-1]
+                    one.bias(q, where)
+            except (TypeError, ValueError) as error:
+                raise ValueError(
+                    f"encoding {type(one).__name__} does not fit dim {config.dim}, {config.heads} heads, head_dim "
+                    f"{config.head_dim} and coordinates {config.coordinates!r}: {error}"
+                ) from error
+            if config.prefix and width != config.head_dim:
+                raise ValueError(
+                    f"{type(one).__name__} gives heads of {width} channels, prefix tokens have {config.head_dim}: "
+                    "expected prefix 0"
+                )
+
     def forward(self, patches: Patches | tuple[Tensor, Tensor]) -> Float[Tensor, "n c"]:
         """The LLM tokens (N / M, out_dim) of all pictures, each picture's row by row; without `out_dim` the patches.
 
         Args:
-            patches: `Patches`, or values (N, V) and grids (pictures, 3) int64, (t, h, w) in patches. They lie in the
-                order of the encoder's config.
+            patches: `Patches`, or values (N, V) and grids (pictures, 3) int64 or int32, (t, h, w) in patches. They
+                lie in the order of the encoder's config.
 
         Raises:
+            TypeError: `patches` are neither.
             ValueError: values and grids do not fit each other or the encoder.
         """
-        values, grids = self._read(patches)
-        x = self._encoded(values, grids).patches
+        values, places = self._read(patches)
+        x = self._encoded(values, places).patches
         if self.config.out_dim is None:
             return x
-        if self.config.merge > 1 and not self.config.order.startswith("blocks"):
-            x = x[self._lying(grids, "blocks").to(x.device)]
+        if places.blocks is not None:
+            x = x[places.blocks]
         return self.merger(x.unflatten(0, (-1, self.config.merge**2)).flatten(1))
 
     def features(self, patches: Patches | tuple[Tensor, Tensor]) -> Features:
         """Patches and prefix tokens after the last block and the final norm; arguments as in `forward`."""
         return self._encoded(*self._read(patches))
 
-    def _encoded(self, values: Tensor, grids: Tensor) -> Features:
+    def _encoded(self, values: Tensor, places: _Places) -> Features:
         config = self.config
-        places = self._places(grids, values.device)
         x = self.embed_norm(self.embed(values if isinstance(self.embed, BytesLinear) else values.to(self.prefix.dtype)))
-        if self.table is not None:
-            kind, aspect = config.table_kind, config.table_aspect
-            x = x + table_for(self.table, grids, kind, order=config.order, merge=config.merge, aspect=aspect)
+        if places.table is not None:
+            x = x + places.table
         x = self.encodings[0].embed(x, places.coordinates)
         x = self.pre_norm(torch.cat((x, self.prefix.repeat(places.number, 1))))
         for layer, (block, encoding) in enumerate(zip(self.blocks, self.encodings, strict=True)):
@@ -281,7 +344,9 @@ class VisionEncoder(nn.Module):
         of_patches, of_prefix = self.norm(x).split((len(values), len(x) - len(values)))
         return Features(of_patches, of_prefix.view(places.number, config.prefix, config.dim))
 
-    def _read(self, patches: Patches | tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    @_in_python
+    def _read(self, patches: Patches | tuple[Tensor, Tensor]) -> tuple[Tensor, _Places]:
+        """Values, and all that the grids say."""
         merge, order = self.config.merge, self.config.order
         if isinstance(patches, Patches):
             same_order = patches.order.replace("strip", "raster") == order.replace("strip", "raster")
@@ -302,17 +367,18 @@ class VisionEncoder(nn.Module):
                 f"values are {values.dtype} of shape {tuple(values.shape)}; expected "
                 f"{'uint8' if of_bytes else 'floating'} (N, {dim})"
             )
-        if grids.dim() != 2 or grids.shape[1] != 3 or grids.dtype != torch.int64 or not len(grids):
-            raise ValueError(
-                f"grids are {grids.dtype} of shape {tuple(grids.shape)}; expected int64 (pictures, 3), of at least one"
-            )
         check_order(grids, order, merge)
+        if not len(grids):
+            raise ValueError("grids are none; expected those of at least one picture")
         if len(values) != grids.prod(1).sum():
             raise ValueError(f"{len(values)} patches do not fill the grids {grids.tolist()}")
-        return values, grids
+        return values, self._places(grids, values.device)
 
     def _places(self, grids: Tensor, device: torch.device) -> _Places:
-        config = self.config
+        config, table, windows, blocks = self.config, None, None, None
+        if self.table is not None:
+            kind, aspect = config.table_kind, config.table_aspect
+            table = table_for(self.table, grids, kind, order=config.order, merge=config.merge, aspect=aspect)
         listed: list[Grid] = [(t, h, w) for t, h, w in grids.tolist()]
         lying = self._lying(grids, config.order)
         # Pictures of one size lie alike.
@@ -321,11 +387,13 @@ class VisionEncoder(nn.Module):
         frames = [(1, h, w) if config.segment == "frames" else (t, h, w) for t, h, w in listed]
         numbers, count = _boxes(listed, frames)  # each a run of patches, in whatever order they lie inside
         joined = torch.arange(count).repeat_interleave(config.prefix)
-        windows = None
         if config.window is not None:
             side = config.merge * config.window
             windows = _Segments.of(_boxes(listed, [(1, side, side)] * len(listed))[0][lying], device)
-        return _Places(coordinates, _Segments.of(torch.cat((numbers, joined)), device), windows, count)
+        if config.merge > 1 and not config.order.startswith("blocks"):
+            blocks = self._lying(grids, "blocks").to(device)
+        segments = _Segments.of(torch.cat((numbers, joined)), device)
+        return _Places(coordinates, table, segments, windows, count, blocks)
 
     def _lying(self, grids: Tensor, order: PatchOrder) -> Int64[Tensor, " n"]:
         """Numbers of the patches, counted row by row through all pictures, in the order in which they lie."""
@@ -381,11 +449,6 @@ class _Block(nn.Module):
         q, k = self.q_norm(q), self.k_norm(k)
         patches = coordinates.shape[1]
         turned = encoding.rotate(q[:, :patches], k[:, :patches], coordinates)
-        if self.prefix and turned[0].shape[-1] != self.head_dim:
-            raise ValueError(
-                f"{type(encoding).__name__} gives heads of {turned[0].shape[-1]} channels, prefix tokens have "
-                f"{self.head_dim}: expected prefix 0"
-            )
         turned_q, turned_k = (
             torch.cat((with_place, other[:, patches:]), dim=1) if self.prefix else with_place
             for with_place, other in zip(turned, (q, k), strict=True)
@@ -401,6 +464,18 @@ class _Block(nn.Module):
             given = scaled_dot_product_attention(one, other, values, attn_mask=bias, scale=self.head_dim**-0.5)
             seen.append(given.transpose(1, 2).flatten(0, 1))
         return self.out(self.seen_norm(torch.cat(seen)[segments.back].flatten(1)))
+
+
+def _finite(name: str, value: Any) -> None:
+    """Refuse what is no finite number."""
+    try:
+        number = float(value + 0)  # a string is no number
+    except (TypeError, ValueError):
+        number = None
+    if number is None or isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; expected a number")
+    if not isfinite(number):
+        raise ValueError(f"{name} is {number:g}; expected a finite number")
 
 
 def _gated(x: Tensor) -> Tensor:
