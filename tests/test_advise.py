@@ -117,6 +117,36 @@ def test_warnings() -> None:
     assert advise(page, QWEN2, x_height=200).warning is None
 
 
+def test_the_warning_names_the_rule_where_no_limit_shrinks_the_page() -> None:
+    page = np.zeros((1754, 1240), np.uint8)
+    halved = advise(page, family("glm-image"), x_height=10)  # half of 10 pixels is 0.31 of a patch of 16
+    assert halved.reached == pytest.approx(5 / 16, abs=0.01)
+    assert "the resize rule of glm-image shrinks the page to 0.50 of its size whatever the limit" in str(halved.warning)
+    assert "max_tokens" not in str(halved.warning)
+    sliced = advise(page, family("minicpm-v4.7"), x_height=4)  # 9 slices of 448 x 448 pixels are 0.83 of its area
+    assert "the resize rule of minicpm-v4.7 shrinks the page to 0.89" in str(sliced.warning)
+    assert "cut the page into pieces" in str(sliced.warning)
+    limited = advise(page, family("minicpm-v4.7"), x_height=9, max_tokens=300)
+    assert str(limited.warning).startswith("the limit of 300 tokens shrinks the page")
+
+
+def test_a_rule_that_halves_takes_fewer_tokens_than_the_limit() -> None:
+    page, record = np.zeros((1754, 1240), np.uint8), family("glm-image")
+    advice = advise(page, record, x_height=20)
+    assert (advice.warning, advice.plan) == (None, plan(page, record, max_tokens=advice.max_tokens))
+    assert 0.46 <= advice.reached < 0.48
+    below = plan(page, record, max_tokens=advice.max_tokens - 1)
+    assert min(below.resized[0] / 1754, below.resized[1] / 1240) * 20 / 16 < 0.46
+
+
+def test_a_small_page_that_the_family_enlarges_is_legible() -> None:
+    advice = advise(np.zeros((60, 100), np.uint8), family("paddleocr-vl"), x_height=5)
+    assert advice.reached > 0.46
+    assert advice.warning is None
+    beyond_help = advise(np.zeros((1754, 1240), np.uint8), QWEN2, x_height=4, max_tokens=300)
+    assert "no budget helps" in str(beyond_help.warning)  # nor would a higher limit
+
+
 def test_refusals() -> None:
     with pytest.raises(ValueError, match="no lines of text were found on the page; give x_height"):
         advise(np.zeros((300, 200), np.uint8), QWEN2)

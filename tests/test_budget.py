@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 from pictures import encoded, exif, photograph
 
 from mrope import Family, family
-from mrope.vision import explain, plan, plan_many, plan_sizes, settings, worst_case
+from mrope.vision import explain, plan, plan_many, plan_sizes, plan_video, settings, worst_case
 
 QWEN2, QWEN3, HUNYUAN = family("qwen2.5-vl"), family("qwen3-vl"), family("hunyuan-vl")
 SIZES = [(3024, 4032), (200, 300), (1080, 1920), (2200, 1700), (40, 3000), (480, 640)]
@@ -123,7 +124,10 @@ def test_a_budget_below_the_floors_says_what_would_do() -> None:
         ({"budget": 0}, "budget is 0"),
         ({"floors": [1, 2]}, "floors has 2 values for 6 pictures"),
         ({"priorities": [1.0]}, "priorities has 1 values for 6"),
-        ({"priorities": [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]}, "priorities is 0"),
+        ({"priorities": [1.0, 1.0, 0.0, 1.0, 1.0, 1.0]}, r"priorities\[2\] is 0"),
+        ({"priorities": [1.0, float("nan"), 1.0, 1.0, 1.0, 1.0]}, r"priorities\[1\] is nan"),
+        ({"floors": [1, 1, 1, 1, 0, 1]}, r"floors\[4\] is 0"),
+        ({"floors": np.array([1, 1, 1, 1, 0, 1])}, r"floors\[4\] is 0"),
         ({"floors": 0}, "floors is 0"),
     ],
 )
@@ -132,6 +136,37 @@ def test_refused_budgets(options: dict[str, object], message: str) -> None:
         plan_many(SIZES, QWEN2, **{"budget": 5000, **options})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="picture 1: 10000 wide x 20 high is 500"):
         plan_many([(480, 640), (20, 10000)], QWEN2, budget=5000)
+
+
+def test_floors_and_priorities_may_be_arrays() -> None:
+    lists = plan_many(SIZES, QWEN2, budget=3000, floors=[9, 8, 7, 6, 5, 4], priorities=[1, 2, 3, 1, 2, 3])
+    arrays: dict[str, Any] = {"floors": np.array([9, 8, 7, 6, 5, 4]), "priorities": np.array([1.0, 2, 3, 1, 2, 3])}
+    assert plan_many(SIZES, QWEN2, budget=3000, **arrays) == lists
+    assert plan_many(iter(SIZES), QWEN2, budget=3000, **arrays) == lists
+    assert plan_many(SIZES, QWEN2, budget=3000, floors=np.array(8)) == plan_many(SIZES, QWEN2, budget=3000, floors=8)
+
+
+@pytest.mark.parametrize(
+    "one", [(480, 640), "photo.jpg", np.zeros((60, 90, 3), np.uint8), np.zeros((60, 90), np.uint8)]
+)
+def test_one_picture_is_no_list_of_pictures(one: Any) -> None:
+    with pytest.raises(TypeError, match=r"expected several pictures, such as \[picture\]|sources"):
+        plan_many(one, QWEN2, budget=500)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ((3, 480, 640), r"picture 1 is \(3, 480, 640\); expected \(height, width\): plan clips with plan_video"),
+        ((480, 0), "width of picture 1 is 0"),
+        ((480, "640"), "width of picture 1 is '640'"),
+        (object(), "picture 1 is a path, .*; got a object"),
+        (b"no picture", "picture of 10 bytes: not a picture"),
+    ],
+)
+def test_a_budget_names_the_source_that_is_wrong(wrong: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        plan_many([(480, 640), wrong], QWEN2, budget=500)
 
 
 @pytest.mark.parametrize("name", ["qwen2.5-vl", "glm4v", "paddleocr-vl", "hunyuan-vl", "neomme", "qwen3-omni"])
@@ -197,6 +232,48 @@ def test_explain_parts_and_padding() -> None:
     assert explain(plan((480, 640), QWEN2), QWEN2) == explain((480, 640), QWEN2)
     with pytest.raises(ValueError, match="left out by conflict"):
         explain((9, 3000), QWEN2, conflict="skip")
+
+
+def test_a_plan_is_explained_with_the_limits_that_it_was_made_with() -> None:
+    small = plan((480, 640), QWEN2, max_tokens=100)
+    assert explain(small, QWEN2, max_tokens=100) == explain((480, 640), QWEN2, max_tokens=100)
+    with pytest.raises(ValueError, match=r"of 88 tokens .* one of 391 tokens and grid \(1, 34, 46\); give the limits"):
+        explain(small, QWEN2)
+    tiles = plan((20, 2048), QWEN2, max_tokens=37, conflict="tile")
+    with pytest.raises(ValueError, match="these limits give none"):
+        explain(tiles, QWEN2, max_tokens=37)
+    assert "61" in explain(tiles, QWEN2, max_tokens=37, conflict="tile")
+    clip = plan_video((4, 480, 640), QWEN3, fps=2, max_tokens=300)
+    assert explain(clip, QWEN3, max_tokens=300) == explain((4, 480, 640), QWEN3, fps=2, max_tokens=300)
+    with pytest.raises(ValueError, match="give the limits"):
+        explain(clip, QWEN3)
+    with pytest.raises(ValueError, match="max_tokens is 0"):
+        explain(small, QWEN2, max_tokens=0)
+
+
+def test_a_plan_of_another_family_is_not_explained() -> None:
+    with pytest.raises(ValueError, match=r"qwen2\.5-vl; expected .* qwen3-vl"):
+        explain(plan((480, 640), QWEN2), QWEN3)
+
+
+@pytest.mark.parametrize("source", [(480, 640), plan((480, 640), QWEN2), plan_video((4, 480, 640), QWEN2, fps=2)])
+def test_a_frame_rate_that_nothing_takes_is_refused(source: Any) -> None:
+    with pytest.raises(ValueError, match="fps is 3"):
+        explain(source, QWEN2, fps=3)
+
+
+@pytest.mark.parametrize("conflict", ["skip", "pad", "tile"])
+def test_policies_of_pictures_are_refused_for_clips(conflict: Any) -> None:
+    with pytest.raises(ValueError, match=f"conflict is '{conflict}'; expected one of error, family"):
+        explain((5, 480, 640), QWEN3, conflict=conflict)
+    with pytest.raises(ValueError, match=f"conflict is '{conflict}'; expected one of error, family"):
+        settings(QWEN3, conflict=conflict, clips=True)
+
+
+def test_settings_of_clips_that_a_family_lacks() -> None:
+    with pytest.raises(ValueError, match="glm-image has no limits for clips"):
+        settings(family("glm-image"), clips=True)
+    assert settings(family("minicpm-v4.7"), max_tokens=640, clips=True)["limits"].startswith("up to 640 tokens a frame")
 
 
 @pytest.mark.parametrize("name", FAMILIES)

@@ -106,7 +106,7 @@ def test_wrong_usage_is_told(arguments: tuple[str, ...]) -> None:
 def test_json_and_nothing_else_on_stdout(pictures: Path) -> None:
     done = mrope_command(*PLAN, "--json", "truncated.jpg", "turned [red].jpg", "5x300", cwd=pictures)
     assert (done.returncode, done.stderr) == (0, "")
-    truncated, turned, size = json.loads(done.stdout)
+    truncated, turned, size = json.loads(done.stdout)["pictures"]
     assert truncated == {
         "picture": "truncated.jpg",
         "original": {"height": 60, "width": 90},
@@ -131,8 +131,8 @@ def test_plan_says_wide_and_high(pictures: Path) -> None:
 
 
 def test_token_limits_reach_the_plan() -> None:
-    (least,) = json.loads(output(*PLAN, "280x280", "--min-tokens", "400", "--json"))
-    (most,) = json.loads(output(*PLAN, "2800x2800", "--max-tokens", "50", "--json"))
+    (least,) = json.loads(output(*PLAN, "280x280", "--min-tokens", "400", "--json"))["pictures"]
+    (most,) = json.loads(output(*PLAN, "2800x2800", "--max-tokens", "50", "--json"))["pictures"]
     assert least["tokens"] >= 400
     assert most["tokens"] == 49
 

@@ -99,7 +99,7 @@ def test_all_of_it_comes_from_the_installed_place(installed: Installed) -> None:
 
 
 def test_plan_runs_from_the_installed_place(installed: Installed) -> None:
-    (plan,) = json.loads(installed.mrope("plan", "640x480", "--family", "qwen2.5-vl", "--json"))
+    (plan,) = json.loads(installed.mrope("plan", "640x480", "--family", "qwen2.5-vl", "--json"))["pictures"]
     assert plan["original"] == {"height": 480, "width": 640}
     assert plan["resized"] == {"height": 476, "width": 644}  # multiples of 28
     assert plan["grid"] == {"t": 1, "h": 34, "w": 46}

@@ -18,7 +18,7 @@ from PIL import Image
 from sources import ROOT
 
 import mrope
-from mrope.vision import Failure, Patches, patchify, patchify_all
+from mrope.vision import Failure, Patches, PdfPage, Resized, patchify, patchify_all, plan
 
 QWEN2 = mrope.family("qwen2-vl")
 SIZES = [(30, 90), (400, 30), (60, 61), (29, 200), (90, 30), (500, 300), (28, 28)]
@@ -272,13 +272,60 @@ except KeyboardInterrupt:
         ({"min_tokens": 90, "max_tokens": 80}, "min_tokens is 90"),
         ({"background": "nocolour"}, "nocolour"),
         ({"device": "meta", "impl": "numba"}, "impl 'numba' needs CPU tensors"),
+        ({"device": "cuda:99"}, "device is 'cuda:99'; expected one that torch finds here"),
+        ({"device": "abacus"}, "device is 'abacus'; expected one that torch finds here"),
+        ({"background": (300, 0, 0)}, r"background is \(300, 0, 0\)"),
+        ({"max_pixels": None}, "max_pixels"),
+        ({"max_pixels": 1e6}, "max_pixels"),
+        ({"max_pixels": 0}, "max_pixels is 0"),
+        ({"max_tokens": 1.5}, "max_tokens"),
+        ({"max_tokens": "9"}, "max_tokens"),
     ],
 )
-def test_wrong_settings_are_refused_at_once(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
+def test_wrong_settings_are_refused_at_once_and_name_no_picture(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message) as caught:
         patchify_all(pictures(), QWEN2, on_error="skip", **settings)
+    assert "picture 0" not in str(caught.value)
 
 
-def test_one_path_is_no_list_of_pictures() -> None:
-    with pytest.raises(TypeError):
-        patchify_all("photo.jpg", QWEN2)
+def test_a_limit_that_the_rule_lacks_is_a_mistake_of_the_call() -> None:
+    with pytest.raises(ValueError, match=r"^min_tokens is 5; the resize rule 'padded' of neomme has no least"):
+        patchify_all(pictures(), mrope.family("neomme"), on_error="skip", min_tokens=5)
+    # Limits that need no memory before a picture asks for it.
+    assert isinstance(patchify_all([], QWEN2, min_tokens=10**9, max_tokens=10**9), Iterator)
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        "photo.jpg",
+        b"bytes of a file",
+        noise(60, 90),
+        noise(60, 90)[..., 0],
+        torch.zeros(3, 60, 90, dtype=torch.uint8),
+        Image.new("RGB", (90, 60)),
+        PdfPage("a.pdf", 1, (841.89, 595.28)),
+        (60, 90),
+        {"name": noise(60, 90)},
+        Resized(torch.zeros(3, 56, 84, dtype=torch.uint8), plan((60, 90), QWEN2)),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+def test_one_picture_is_not_taken_for_its_rows(one: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"expected several pictures, such as \[picture\]|sources"):
+        patchify_all(one, QWEN2)
+
+
+def test_an_array_of_four_axes_is_many_pictures() -> None:
+    batch = torch.from_numpy(np.stack([noise(60, 90), noise(60, 90)])).permute(0, 3, 1, 2)
+    for sources in (batch, batch.numpy()):
+        found = [outcome for outcome in patchify_all(sources, QWEN2) if isinstance(outcome, Patches)]
+        assert [outcome.plans[0].original for outcome in found] == [(60, 90)] * 2
+        assert torch.equal(found[1].values, patchify(batch[1], QWEN2).values)
+
+
+def test_what_is_no_picture_is_called_by_its_place() -> None:
+    sources: list[Any] = [noise(60, 90), object(), [noise(60, 90)] * 2]
+    stream = patchify_all(sources, QWEN2, on_error="keep")
+    errors = [str(outcome.error) for outcome in stream if isinstance(outcome, Failure)]
+    assert [error.split(" is ")[0] for error in errors] == ["picture 1", "picture 2"]

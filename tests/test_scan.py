@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import glob
 import io
 import json
+import os
 import tarfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +15,7 @@ from pictures import chunk, encoded, exif, noise
 from PIL import Image
 
 from mrope import family
-from mrope.vision import plan, scan, summarize
+from mrope.vision import Scanned, plan, plan_video, scan, summarize
 
 QWEN2 = family("qwen2.5-vl")
 
@@ -156,6 +158,126 @@ def test_refused_sources(tmp_path: Path) -> None:
         scan([(3, 4)], max_tokens=5)
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("qwen2.5-vl", {"max_tokens": 0}, "max_tokens is 0"),
+        ("qwen2.5-vl", {"max_tokens": 1.5}, "max_tokens"),
+        ("qwen2.5-vl", {"max_tokens": "9"}, "max_tokens"),
+        ("qwen2.5-vl", {"max_tokens": True}, "max_tokens"),
+        ("qwen2.5-vl", {"min_tokens": 9, "max_tokens": 4}, "min_tokens is 9, above max_tokens 4"),
+        ("neomme", {"min_tokens": 9}, "min_tokens is 9; the resize rule 'padded' of neomme has no least"),
+        ("qwen2.5-vl", {"conflict": "drop"}, "conflict"),
+    ],
+)
+@pytest.mark.parametrize("on_error", ["raise", "skip", "keep"])
+def test_wrong_settings_are_no_skipped_files(name: str, settings: Any, message: str, on_error: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        scan([(480, 640)], family(name), on_error=on_error, **settings)
+
+
+@pytest.mark.parametrize(
+    "missing", ["a.jpg", "folder", "*.jpg", "rows.jsonl", "shard.tar", "shard-{0..1}.tar", "a.pdf", ""]
+)
+def test_a_missing_source_is_no_skipped_file_and_a_missing_entry_is(missing: str, folder: Path) -> None:
+    path = str(folder / "c" / missing) if missing else ""
+    with pytest.raises((FileNotFoundError, ValueError), match=r"No such file|without pictures"):
+        list(scan(path, QWEN2, on_error="skip"))
+    found = scan([path, folder / "a.jpg"], QWEN2, on_error="skip")
+    assert [one.size for one in found] == [(60, 90)]
+    assert len(found.skipped) == (2 if "{" in missing else 1)
+    with pytest.raises((FileNotFoundError, ValueError), match=r"No such file|without pictures"):
+        list(scan([path, folder / "a.jpg"], QWEN2))
+    (kept,) = scan([path], QWEN2, on_error="keep") if "{" not in missing else [None]
+    assert kept is None or (kept.plan is None and kept.error is not None)
+
+
+def test_a_missing_picture_of_a_row_is_skipped(folder: Path) -> None:
+    rows = folder / "rows.jsonl"
+    rows.write_text('{"image": ["a.jpg", "gone.jpg"]}\n{"image": "b/c.webp"}\n')
+    found = scan(rows, QWEN2, on_error="skip")
+    assert [one.size for one in found] == [(60, 90), (100, 40)]
+    assert found.skipped == [(str(folder / "gone.jpg"), "No such file or directory")]
+
+
+def test_what_is_no_source_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match=r"source is a path, .*; got a int"):
+        scan(5, QWEN2, on_error="skip")
+    with pytest.raises(ValueError, match="width is 0"):
+        scan((480, 0), QWEN2, on_error="skip")
+
+
+@pytest.mark.parametrize("pattern", ["", "**/*.jpg"])
+def test_links_that_go_round_give_each_picture_once(pattern: str, tmp_path: Path) -> None:
+    (tmp_path / "set" / "one").mkdir(parents=True)
+    (tmp_path / "set" / "one" / "a.jpg").write_bytes(picture(60, 90))
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "b.jpg").write_bytes(picture(100, 40))
+    (tmp_path / "set" / "one" / "up").symlink_to(tmp_path / "set")
+    (tmp_path / "set" / "two").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere" / "back").symlink_to(tmp_path / "set" / "one")
+    (tmp_path / "set" / "itself.d").symlink_to("itself.d")
+    names = [Path(one.name).relative_to(tmp_path / "set") for one in scan(tmp_path / "set" / pattern, QWEN2)]
+    assert [str(name) for name in names] == ["one/a.jpg", "two/b.jpg", "two/back/a.jpg"]
+    assert len(list(scan(tmp_path / "set" / "one" / "up" / pattern, QWEN2))) == 3  # the caller's own way round
+
+
+def test_a_glob_of_any_depth_finds_what_glob_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "b" / "d").mkdir()
+    (folder / "b" / "d" / "a.jpg").write_bytes(picture(30, 70))
+    monkeypatch.chdir(folder)
+    for pattern in ("**/*.jpg", "b/**/*.*[gpG]", "**/d/**/*.jpg", "*/**/d/*", "b/**", "**/b/*.webp", "./**/a.jpg"):
+        files = sorted({os.path.normpath(one) for one in glob.glob(pattern, recursive=True) if os.path.isfile(one)})
+        assert [one.name for one in scan(pattern)] == files != []
+        absolute = [one.name for one in scan(folder / pattern)]
+        assert absolute == [str(folder / one) for one in files]
+
+
+def test_hidden_files_are_left_out_of_folders_and_shards(folder: Path) -> None:
+    (folder / ".cache").mkdir()
+    for name in (".DS_Store", "._a.jpg", ".thumb.png", ".cache/c.jpg"):
+        (folder / name).write_bytes(b"no picture")
+    assert len(list(scan(folder, QWEN2))) == 3
+    members = {"./0.jpg": picture(60, 90), "./._0.jpg": b"x", "a/.b/1.jpg": b"x", "a/b/2.jpg": picture(100, 40)}
+    assert [one.size for one in scan(shard(folder / "s.tar", members), QWEN2)] == [(60, 90), (100, 40)]
+    (named,) = scan([folder / "._a.jpg"], QWEN2, on_error="keep")
+    assert "not a picture" in str(named.error)
+
+
+def test_braces_stand_for_several_shards(tmp_path: Path) -> None:
+    for number, size in enumerate([(60, 90), (100, 40), (30, 70)], 8):
+        shard(tmp_path / f"train-{number:03d}.tar", {"0.jpg": picture(*size)})
+        shard(tmp_path / f"{number}.tar", {"0.jpg": picture(*size)})
+    pattern = str(tmp_path / "train-{008..010}.tar")
+    assert [one.size for one in scan(pattern)] == [(60, 90), (100, 40), (30, 70)]
+    assert [one.size for one in scan([pattern])] == [(60, 90), (100, 40), (30, 70)]
+    assert [one.size for one in scan(tmp_path / "{10..8}.tar")] == [(30, 70), (100, 40), (60, 90)]
+    assert [one.size for one in scan(str(tmp_path / "{train-009,8}.t{ar,ar}"))] == [(100, 40)] * 2 + [(60, 90)] * 2
+    (tmp_path / "{0..9}.jpg").write_bytes(picture(33, 44))
+    assert [one.size for one in scan(tmp_path / "{0..9}.jpg")] == [(33, 44)]
+    with pytest.raises(FileNotFoundError, match=r"train-011\.tar"):
+        list(scan(str(tmp_path / "train-{010..011}.tar"), QWEN2, on_error="skip"))
+
+
+def test_jsonl_of_windows(folder: Path) -> None:
+    path = folder / "rows.jsonl"
+    path.write_bytes(b'\xef\xbb\xbf{"images": ["a.jpg", "b/c.webp"]}\r\n\r\n{"images": "b/turned.PNG"}\r\n')
+    assert [one.size for one in scan(path, column="images")] == [(60, 90), (100, 40), (90, 60)]
+    with pytest.raises(ValueError, match=r"rows\.jsonl:1: column 'image' is None; .* with the fields images"):
+        list(scan(path))
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may read all folders")
+def test_a_folder_that_may_not_be_read_is_told(folder: Path) -> None:
+    (folder / "b").chmod(0)
+    try:
+        found = scan(folder, QWEN2, on_error="skip")
+        assert [one.size for one in found] == [(60, 90)]
+        assert found.skipped == [(str(folder / "b"), "Permission denied")]
+    finally:
+        (folder / "b").chmod(0o755)
+
+
 def test_a_summary_by_hand() -> None:
     # Tokens of 28 pixels: 391, 4, 16384 x 1.3 shrunk to 16,384 at most; and one too thin.
     sizes = [(480, 640), (20, 20), (480, 640), (5000, 3500), (20, 10000)]
@@ -172,6 +294,24 @@ def test_a_summary_by_hand() -> None:
     assert found.unread == ()
     nothing = summarize(scan([b"x"], QWEN2, on_error="keep"), cutoffs=(5,))
     assert (nothing.planned, nothing.percentiles, nothing.above, len(nothing.unread)) == (0, (), ((5, 0.0),), 1)
+
+
+def test_a_summary_of_clips_by_hand() -> None:
+    # 4 frames of 64 x 96 pixels are 2 steps of 2 x 3 tokens of 32 pixels; at 5 tokens both sides shrink by 1.55, to 2
+    # steps of 1 x 1.
+    record = family("qwen3-vl")
+    plans = [
+        plan_video((4, 64, 96), record, fps=2, min_tokens=1),
+        plan_video((4, 64, 96), record, fps=2, min_tokens=1, max_tokens=5),
+    ]
+    clips = [Scanned(name=str(number), size=None, plan=one) for number, one in enumerate(plans)]
+    found = summarize(clips, cutoffs=[10])
+    assert (found.tokens, found.shrunk, found.enlarged) == (12 + 2, 1, 0)
+    assert found.prompt_tokens == sum(one.prompt_tokens or 0 for one in plans)
+    untimed = Scanned(name="c", size=None, plan=plan_video((4, 64, 96), record))
+    assert summarize([*clips, untimed]).prompt_tokens is None
+    with pytest.raises(ValueError, match="c: its prompt tokens are unknown"):
+        summarize([untimed], cutoffs=[10])
 
 
 def test_a_family_that_is_none_is_no_fault_of_the_files() -> None:

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int64
 from mrope.checks import Number, one_of, positive
 from mrope.families import Family
 
+from .fitting import check_family
 from .load import Picture, load
 from .plan import Plan
 from .planning import plan
@@ -103,6 +104,7 @@ def advise(
     (1190, 0.47, None)
     """
     one_of("task", task, get_args(Task))
+    check_family(family)
     if not 0 < positive("share", share) <= 1:
         raise ValueError(f"share is {share}; expected a number above 0, at most 1")
     heights = np.array([]) if x_height is not None else x_heights(page)
@@ -113,10 +115,11 @@ def advise(
     )
     need = NEEDS[task]
     full = plan(page, family, min_tokens=min_tokens, max_tokens=max_tokens)
+    own = _in_force(family, max_tokens, full.tokens)
     unit = min(family.patch, LARGEST_PATCH)
     wanted = need.x_height * unit / measured
     least = min(need.tokens, full.tokens)
-    limit = _smallest(full, family, min(wanted, _scale(full)), least, min_tokens)
+    limit = _smallest(full, family, min(wanted, _scale(full)), least, min_tokens, own)
     one = plan(page, family, min_tokens=min_tokens, max_tokens=limit) if limit is not None else full
     reached = _scale(one) * measured / unit
     return Advice(
@@ -125,9 +128,9 @@ def advise(
         x_height=measured,
         needed=need.x_height,
         reached=reached,
-        max_tokens=_in_force(family, max_tokens, one.tokens) if limit is None else limit,
+        max_tokens=own if limit is None else limit,
         plan=one,
-        warning=_warning(wanted, full, family, task, measured),
+        warning=_warning(wanted, full, family, task, measured, min_tokens, own),
     )
 
 
@@ -144,21 +147,34 @@ def _scale(planned: Plan) -> float:
     return min(side / own for side, own in zip(sides, planned.original, strict=True))
 
 
-def _warning(wanted: float, full: Plan, family: Family, task: Task, measured: float) -> str | None:
-    if _scale(full) >= min(wanted, 0.95):
-        if wanted <= 1.05:
-            return None
+def _warning(
+    wanted: float, full: Plan, family: Family, task: Task, measured: float, min_tokens: int | None, own: int
+) -> str | None:
+    """What keeps `full`, the page at its limit of `own` tokens, from `wanted` times the size of the page."""
+    kept = _scale(full)
+    if kept >= wanted or (kept >= 0.95 and wanted <= 1.05):
+        return None
+    sides = max(-(-side // family.factor) for side in full.original)
+    enough = max(own, full.tokens, sides**2)
+    free = plan(full.original, family, min_tokens=min_tokens, max_tokens=enough)  # what the rule alone makes of it
+    if _scale(free) < min(wanted, 0.95):
+        remedy = "cut the page into pieces" if family.resize == "slices" else "scan or render it larger"
+        return (
+            f"the resize rule of {family.name} shrinks the page to {_scale(free):.2f} of its size whatever the limit, "
+            f"and {task} needs {wanted:.2f}; {remedy}"
+        )
+    if wanted > 1.05:
         return (
             f"an x of the page is {measured:.3g} pixels high, {task} needs {wanted * measured:.3g}: no budget helps, "
             "scan or render it larger"
         )
     return (
-        f"the limit of {full.tokens} tokens shrinks the page to {_scale(full):.2f} of its size, and {task} needs "
-        f"{wanted:.2f}; raise max_tokens, or cut the page into pieces"
+        f"the limit of {own} tokens shrinks the page to {kept:.2f} of its size, and {task} needs {wanted:.2f}; raise "
+        "max_tokens, or cut the page into pieces"
     )
 
 
-def _smallest(full: Plan, family: Family, wanted: float, least: int, min_tokens: int | None) -> int | None:
+def _smallest(full: Plan, family: Family, wanted: float, least: int, min_tokens: int | None, own: int) -> int | None:
     """The least limit under which the page has `wanted` of its size and `least` tokens; None where only `full` has."""
 
     def enough(limit: int) -> bool:
@@ -166,7 +182,8 @@ def _smallest(full: Plan, family: Family, wanted: float, least: int, min_tokens:
         return one is not None and one.tokens >= least and _scale(one) >= wanted - 1e-9
 
     floor = 1 if family.image_tokens is None else family.image_tokens[0]
-    low, high = (floor if min_tokens is None else min_tokens) - 1, full.tokens
+    # With the rule "two-sided" a page takes fewer tokens than the limit that it needs.
+    low, high = (floor if min_tokens is None else min_tokens) - 1, own if family.resize == "two-sided" else full.tokens
     if high <= low or not enough(high):
         return None
     while high - low > 1:

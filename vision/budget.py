@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Literal, get_args
@@ -13,11 +13,12 @@ from jaxtyping import Int64
 from mrope.checks import Number, one_of, positive, whole
 from mrope.families import Family
 
-from .files import name_of, naming
-from .fitting import check_family
-from .load import Picture, measure
+from .files import is_file, name_of, naming
+from .fitting import check_family, check_side, picture_limits
+from .load import Picture, check_kind, measure
 from .plan import Plan, Size
 from .planning import plan, plan_sizes
+from .pool import check_several
 
 Counted = Literal["tokens", "prompt"]
 """What a budget counts: the LLM tokens that show the pictures, or these with the newlines and markers around them."""
@@ -29,12 +30,12 @@ _NEVER = 1 << 40
 
 
 def plan_many(
-    sources: Sequence[Picture | Size],
+    sources: Iterable[Picture | Size],
     family: Family,
     *,
     budget: int,
-    floors: int | Sequence[int] | None = None,
-    priorities: Sequence[Number] | None = None,
+    floors: int | Sequence[int] | np.ndarray | None = None,
+    priorities: Sequence[Number] | np.ndarray | None = None,
     min_tokens: int | None = None,
     max_tokens: int | None = None,
     count: Counted = "tokens",
@@ -46,7 +47,8 @@ def plan_many(
     larger size of any picture would take: about one row or column of tokens.
 
     Args:
-        sources: (height, width) in pixels, or what else `plan` takes; of files only the header is read.
+        sources: each (height, width) in pixels, or a picture of a kind that `load` takes; of files only the header is
+            read. Clips have limits of another kind: plan them with `plan_video`, and take their tokens off the budget.
         budget: most LLM tokens of all pictures together.
         floors: least LLM tokens that the budget leaves to each picture, one number or one a picture; a picture that
             needs less at its own limit gets that. By default the least that the family's rule gives.
@@ -58,6 +60,7 @@ def plan_many(
 
     Raises:
         OSError: a path cannot be opened.
+        TypeError: one picture instead of several, or what is no picture, such as a clip.
         ValueError: the budget is below the floors; the message says what would do. A picture does not fit on its own.
             Or there are not as many floors or priorities as pictures.
 
@@ -68,11 +71,15 @@ def plan_many(
     """
     one_of("count", count, get_args(Counted))
     budget = whole("budget", budget, 1)
-    if not len(sources):
+    check_several("sources", sources)
+    check_family(family)
+    sources = list(sources)
+    weights = np.array([positive(name, one) for name, one in _each("priorities", priorities, len(sources))])
+    least = np.array([whole(name, one, 1) for name, one in _each("floors", floors, len(sources))])
+    picture_limits(family, min_tokens, max_tokens)
+    if not sources:
         return []
-    sizes = np.array([one if isinstance(one, tuple) else measure(one)[0] for one in sources])
-    weights = np.array([positive("priorities", one) for one in _each("priorities", priorities, len(sizes), 1)])
-    least = np.array([whole("floors", one, 1) for one in _each("floors", floors, len(sizes), 1)])
+    sizes = np.array([_size(number, one) for number, one in enumerate(sources)])
     shared = _Shared(sizes, family, min_tokens, max_tokens, count)
     for misfit in np.flatnonzero(shared.needed == 0).tolist():  # which is refused in words of its own
         with naming(name_of(sources[misfit]) or f"picture {misfit}"):
@@ -170,13 +177,27 @@ class _Shared:
         return limits
 
 
-def _each(name: str, given: Any, count: int, otherwise: int) -> Sequence[Any]:
-    """One value a picture."""
-    if given is None or not isinstance(given, (Sequence, np.ndarray)):
-        return [otherwise if given is None else given] * count
+def _size(number: int, source: Any) -> Size:
+    """The (height, width) of one picture."""
+    if isinstance(source, tuple):
+        if len(source) != 2:
+            raise TypeError(
+                f"picture {number} is {source}; expected (height, width): plan clips with plan_video, and take their "
+                "tokens off the budget"
+            )
+        return check_side(f"height of picture {number}", source[0]), check_side(f"width of picture {number}", source[1])
+    check_kind(source, f"picture {number}")
+    with naming(None if is_file(source) else f"picture {number}"):
+        return measure(source)[0]
+
+
+def _each(name: str, given: Any, count: int) -> list[tuple[str, Any]]:
+    """One value a picture, each with its name; 1 where none is given."""
+    if given is None or isinstance(given, str) or not isinstance(given, (Sequence, np.ndarray)) or np.ndim(given) == 0:
+        return [(name, 1 if given is None else given)] * count
     if len(given) != count:
         raise ValueError(f"{name} has {len(given)} values for {count} pictures; expected one each")
-    return list(given)
+    return [(f"{name}[{number}]", one) for number, one in enumerate(given)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from math import prod
+from typing import Any, get_args
 
-from mrope.checks import Number
+from mrope.checks import Number, one_of
 from mrope.families import Family
 
-from .fitting import Conflict, clip_limits, picture_limits
+from .fitting import Conflict, check_clips, check_family, clip_limits, picture_limits
 from .plan import Plan, Size
-from .planning import plan, plan_video
+from .planning import check_plan, plan, plan_video
 
 _RULES = {
     "area": "each side to the nearest {factor} pixels, then height x width into the limits",
@@ -33,6 +34,8 @@ def settings(
 ) -> dict[str, str]:
     """What a plan will go by, in words: rule, size of a token, limits in tokens and pixels, patch order, policy.
 
+    Of clips, also how files are sampled.
+
     Args:
         min_tokens: as in `plan`, or in `plan_video` for clips.
         max_tokens: the same.
@@ -40,15 +43,21 @@ def settings(
         clips: whether the limits are those of clips.
 
     Raises:
-        ValueError: limits that the family does not have, or that contradict each other.
+        ValueError: limits that the family does not have, or that contradict each other; a family without clips, or a
+            policy that clips do not have.
 
     >>> import mrope
     >>> settings(mrope.family("qwen2.5-vl"), max_tokens=1280)["limits"]
     '4 to 1280 tokens a picture = 3136 to 1003520 pixels'
     """
+    check_family(family)
+    one_of("conflict", conflict, ("error", "family") if clips else get_args(Conflict))
+    if clips:
+        check_clips(family)
     by_rule = "volume" if clips and family.resize == "area" and family.video_budget == "clip" else family.resize
     rule = _RULES[by_rule].format(factor=family.factor, slices=(family.slices or (0, 0))[1])
     limits = _clip_limits(family, min_tokens, max_tokens) if clips else _limits(family, min_tokens, max_tokens)
+    sampling = {"sampling": _sampling(family)} if clips else {}
     return {
         "family": family.name,
         "resize": f"{by_rule}: {rule}",
@@ -56,6 +65,7 @@ def settings(
         "limits": limits,
         "patch order": family.patch_order,
         "conflict": conflict,
+        **sampling,
     }
 
 
@@ -72,13 +82,14 @@ def explain(
 
     Args:
         source: a plan, (height, width) of a picture or (frames, height, width) of a clip, all in pixels.
-        fps: frames a second of a clip that is given by its size; a plan knows.
+        fps: frames a second of a clip that is given by its size; a plan knows its own.
         min_tokens: as in `plan` or `plan_video`; of a plan, those that it was made with.
         max_tokens: the same.
         conflict: the same.
 
     Raises:
-        ValueError: as `plan` and `plan_video`; or a plan that `conflict="skip"` left out.
+        ValueError: as `plan` and `plan_video`; a plan that `conflict="skip"` left out; a plan of another family, or one
+            that these limits do not give, as those of `plan_many` do not; or `fps` of a picture or of a plan.
 
     >>> import mrope
     >>> print(explain((480, 640), mrope.family("qwen2.5-vl")))
@@ -90,24 +101,51 @@ def explain(
     tokens: 17 rows x 23 cols = 391
     prompt: 391 + 2 of markers, newlines = 393
     """
+    if not isinstance(source, (Plan, tuple)):
+        raise TypeError(f"source is {source!r:.40}; expected a Plan, (height, width) or (frames, height, width)")
+    size = _size(source)
+    clip = len(size) == 3
+    if fps is not None and (isinstance(source, Plan) or not clip):
+        raise ValueError(
+            f"fps is {fps}; {'a plan knows its own' if isinstance(source, Plan) else 'a picture has none'}"
+        )
+    words = settings(family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict, clips=clip)
+    limits: dict[str, Any] = {"min_tokens": min_tokens, "max_tokens": max_tokens, "conflict": conflict}
     if isinstance(source, Plan):
-        planned = source
-    elif len(source) == 3:
-        policy = "family" if conflict == "family" else "error"
-        planned = plan_video(source, family, fps=fps, min_tokens=min_tokens, max_tokens=max_tokens, conflict=policy)
+        planned = check_plan(source, family, clip=clip, name="source")
+        _check_limits(planned, family, limits)
     else:
-        planned = plan(source, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict)
+        planned = plan_video(size, family, fps=fps, **limits) if clip else plan(size, family, **limits)
     if planned is None:
         raise ValueError(f'{source} (height, width) was left out by conflict="skip"; there is nothing to explain')
-    clip = planned.frames is not None
     sizes = "picture" if planned.frames is None else f"clip of {planned.frames} frames,"
     turned = "" if planned.orientation == 1 else f", turned by EXIF orientation {planned.orientation}"
-    words = settings(family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict, clips=clip)
     lines = [f"{sizes}{'' if clip else ' of'} {_wide(planned.original)}{turned}", f"limits: {words['limits']}"]
     lines += [words["resize"], *_parts(planned)]
     lines.append(_tokens(planned))
     lines.append(_prompt(planned, family))
     return "\n".join(lines)
+
+
+def _size(source: Plan | tuple[int, ...]) -> Any:
+    """(height, width) of a picture, (frames, height, width) of a clip."""
+    if not isinstance(source, Plan):
+        return source
+    return source.original if source.frames is None else (source.frames, *source.original)
+
+
+def _check_limits(planned: Plan, family: Family, limits: dict[str, Any]) -> None:
+    """Refuse limits that do not make this plan, since the arithmetic in words would not be its own."""
+    try:
+        again = (plan if planned.frames is None else plan_video)(_size(planned), family, **limits)
+    except ValueError:
+        again = None
+    if again is None or again.parts != planned.parts:
+        given = "none" if again is None else f"one of {again.tokens} tokens and grid {again.grid}"
+        raise ValueError(
+            f"source is a plan of {planned.tokens} tokens and grid {planned.grid}, and these limits give {given}; give "
+            "the limits and the conflict that it was made with"
+        )
 
 
 def _limits(family: Family, min_tokens: int | None, max_tokens: int | None) -> str:
@@ -126,6 +164,16 @@ def _clip_limits(family: Family, min_tokens: int | None, max_tokens: int | None)
     per_frame = family.video_budget == "frame"
     of = "a step = {} to {} pixels a frame" if per_frame else "a clip = {} to {} pixels in all frames"
     return f"{-(-least // unit)} to {most // unit} tokens " + of.format(least, most)
+
+
+def _sampling(family: Family) -> str:
+    rule = family.sampling
+    if rule is None:
+        return "none, all frames"
+    rates = ["all frames" if rule.fps is None else f"{rule.fps:g} frames a second"]
+    rates += [f"{fps:g} above {seconds:g} seconds" for seconds, fps in rule.slower]
+    most = [] if rule.max_frames is None else [f"at most {rule.max_frames}"]
+    return f"{rule.rule}, {', '.join(rates + most)}"
 
 
 def _parts(planned: Plan) -> list[str]:

@@ -279,6 +279,8 @@ def check_clips(family: Family) -> None:
 def clip_limits(family: Family, min_tokens: int | None, max_tokens: int | None) -> tuple[Size, int]:
     """The least and most pixels of a frame or a clip, as `Family.video_budget` counts, and the pixels of one token."""
     assert family.video_pixels is not None
+    if family.resize == "newline" and min_tokens is not None:
+        raise ValueError(f"min_tokens is {min_tokens}; clips of {family.name} have no lower limit")
     one_frame = family.video_budget == "frame" or family.resize == "newline"
     unit = family.factor**2 * (1 if one_frame else family.temporal_patch)
     return _limits(family.video_pixels, unit, min_tokens, max_tokens), unit
@@ -302,8 +304,6 @@ def clip_part(
         counted = frames
     else:  # the padding costs tokens too
         counted = steps * family.temporal_patch
-    if family.resize == "newline" and min_tokens is not None:
-        raise ValueError(f"min_tokens is {min_tokens}; clips of {family.name} have no lower limit")
     (least, most), unit = clip_limits(family, min_tokens, max_tokens)
     if (stretch := max(height, width) / min(height, width)) > rules.MAX_RATIO:
         raise ValueError(f"{width} wide x {height} high is {stretch:.1f} to 1, the limit is {rules.MAX_RATIO} to 1")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,8 +19,9 @@ import torch
 from mrope.checks import one_of, whole
 from mrope.families import Family
 
-from .files import MAX_PIXELS, name_of
-from .load import Background, Picture
+from .files import MAX_PIXELS, is_file, name_of
+from .fitting import check_family, picture_limits
+from .load import Background, Picture, check_kind
 from .patches import Dtype, Impl, Patches, patchify
 from .plan import Resized
 
@@ -102,7 +103,7 @@ def patchify_all(
     alive.
 
     Args:
-        sources: what `patchify` takes, one picture each.
+        sources: what `patchify` takes, one picture each; an array or tensor of four axes is one picture a row.
         workers: threads, by default one for each core that this process may use. Each lets torch use one thread.
         ahead: pictures that may be finished or wait beyond one for each worker.
         on_error: what a picture does that cannot be read, or whose plan is refused: "raise" its error, when its turn
@@ -127,18 +128,16 @@ def patchify_all(
     workers = _cores() if workers is None else whole("workers", workers, 1)
     ahead = whole("ahead", ahead, 0)
     whole("max_pixels", max_pixels, 1)
-    if isinstance(sources, (str, bytes, os.PathLike)):
-        raise TypeError(
-            f"sources is one {type(sources).__name__}; expected several pictures, such as [{sources!r:.40}]"
-        )
+    check_several("sources", sources)
+    check_family(family)
+    picture_limits(family, min_tokens, max_tokens)
+    _check_device(device)
 
-    def cut(source: Any, conflict: Literal["error", "pad", "tile", "family"]) -> Patches:
+    def cut(source: Any, **limits: Any) -> Patches:
         return patchify(
             source,
             family,
-            min_tokens=min_tokens,
-            max_tokens=max_tokens,
-            conflict=conflict,
+            **limits,
             background=background,
             max_pixels=max_pixels,
             dtype=dtype,
@@ -147,11 +146,18 @@ def patchify_all(
         )
 
     # What no picture can do is a mistake of the call, and not of the pictures.
-    cut(np.zeros((64, 64, 4), np.uint8), "family")
+    try:
+        cut(np.zeros((64, 64, 4), np.uint8))
+    except ValueError as error:
+        if error.__cause__ is not None and str(error).startswith("picture 0: "):
+            raise error.__cause__ from None
+        raise
 
     def one(index: int, source: Any) -> Outcome:
         try:
-            return cut(source, conflict)
+            if not isinstance(source, Resized):
+                check_kind(source, f"picture {index}")
+            return cut(source, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict)
         except ImportError:
             raise
         except Exception as error:
@@ -177,6 +183,28 @@ def patchify_all(
             pool.shutdown(cancel_futures=True)
 
     return PatchStream(outcomes(), on_error)
+
+
+def check_several(name: str, pictures: Any) -> None:
+    """Refuse one picture or one size where several are expected; the rows of an array would pass for pictures."""
+    shape = getattr(pictures, "shape", None)
+    if isinstance(pictures, tuple) and pictures and all(isinstance(side, (int, np.integer)) for side in pictures):
+        what = f"size {pictures}"
+    elif shape is not None and len(shape) != 4:
+        what = f"{type(pictures).__name__} of shape {tuple(shape)}"
+    elif is_file(pictures) or isinstance(pictures, Mapping) or not isinstance(pictures, Iterable):
+        what = type(pictures).__name__
+    else:
+        return
+    raise TypeError(f"{name} is one {what}; expected several pictures, such as [picture]")
+
+
+def _check_device(device: torch.device | str | None) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"device is {str(device)!r}; expected one that torch finds here ({why})") from None
 
 
 def _failure(index: int, source: object, error: Exception) -> Failure:

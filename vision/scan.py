@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import json
 import os
+import re
 import struct
 import tarfile
 import zlib
@@ -19,8 +20,8 @@ from mrope.checks import one_of, whole
 from mrope.families import Family
 
 from .files import is_file, name_of
-from .fitting import Conflict, check_family
-from .load import measure
+from .fitting import Conflict, check_family, picture_limits
+from .load import check_kind, measure
 from .pdf import pdf_pages
 from .plan import Plan, Size
 from .planning import plan
@@ -97,8 +98,9 @@ def scan(
         source: a folder, with all below it; a glob; a JSONL file; a tar shard, as WebDataset has them, compressed or
             not, whose members are read where they lie; a PDF with its pages; a picture: path, bytes or what else `plan`
             takes; (height, width); a list or any iterable of those; or a dict with a name for each of those that are
-            pictures or sizes. Folders, globs and tar shards are gone through
-            by name, in order of the names, and of the shard.
+            pictures or sizes. Folders and globs are gone through in the order of names, shards in their own. Braces
+            stand for several paths: "shard-{000..137}.tar", "{train,test}.jsonl". In folders and shards what is hidden,
+            its name or a folder's beginning with a dot, is left out; links to folders are followed, but never round.
         family: for whom pictures are planned; None measures them only.
         min_tokens: as in `plan`.
         max_tokens: as in `plan`.
@@ -112,7 +114,8 @@ def scan(
 
     Raises:
         OSError, ValueError: as `plan`, for the first picture that fails with `on_error="raise"`; and, whatever
-            `on_error` says, a source that does not exist, or a glob, folder or shard without pictures.
+            `on_error` says, settings that `plan` refuses, at once, and a source that does not exist, is no source, or
+            is a glob, folder or shard without pictures. What a list or a JSONL file names counts as a picture there.
 
     >>> import mrope
     >>> found = scan([(480, 640), (10, 4000)], mrope.family("qwen2.5-vl"), on_error="skip")
@@ -124,8 +127,13 @@ def scan(
     one_of("progress", progress, get_args(Progress))
     if family is not None:
         check_family(family)
-    if family is None and (min_tokens, max_tokens) != (None, None):
+        picture_limits(family, min_tokens, max_tokens)
+    elif (min_tokens, max_tokens) != (None, None):
         raise ValueError("min_tokens and max_tokens need a family; give it, or drop them")
+    if isinstance(source, tuple):
+        _sides(source)
+    elif not isinstance(source, Iterable):
+        check_kind(source, "source")
 
     @lru_cache(maxsize=4096)
     def planned(size: Size) -> Plan | None:
@@ -147,7 +155,7 @@ def scan(
         return Scanned(name=name, size=size, orientation=orientation, plan=one)
 
     def work() -> Iterator[Scanned]:
-        items = _pictures(source, column)
+        items = _pictures(source, column, lenient=on_error != "raise")
         for name, picture in _bar(items, source) if progress == "bar" else items:
             one = look(name, picture)
             result.count += 1
@@ -164,29 +172,58 @@ Named = tuple[str, Any]
 """A picture, or a function that reads one, and how errors call it."""
 
 
-def _pictures(source: Any, column: str) -> Iterator[Named]:
-    """All pictures of a source, with their names."""
+def _pictures(source: Any, column: str, *, lenient: bool) -> Iterator[Named]:
+    """All pictures of a source, with their names; a `lenient` list takes a path that leads nowhere for a picture."""
     if isinstance(source, Mapping):
         yield from source.items()
     elif isinstance(source, (str, os.PathLike)):
-        yield from _of_path(os.fspath(source), column)
+        for path in _unbraced(os.fspath(source)):
+            if not glob.has_magic(path):
+                os.stat(path)  # which raises where there is nothing
+            yield from _of_path(path, column)
     elif is_file(source) or isinstance(source, tuple) or not isinstance(source, Iterable) or hasattr(source, "shape"):
         yield name_of(source) or "0", source
     else:
         for number, one in enumerate(source):
-            if isinstance(one, (str, os.PathLike)):
-                yield from _of_path(os.fspath(one), column)
-            else:
+            if not isinstance(one, (str, os.PathLike)):
                 yield str(number), one
+                continue
+            for path in _unbraced(os.fspath(one)):
+                try:
+                    yield from _of_path(path, column)
+                except (OSError, ValueError) as error:
+                    if not lenient:
+                        raise
+                    yield path, _raising(error)
+
+
+_BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
+"""A range of numbers or a list of words."""
+
+
+def _unbraced(path: str) -> Iterator[str]:
+    """The paths that one with braces stands for; a path that exists stands for itself."""
+    found = None if os.path.exists(path) else _BRACES.search(path)
+    if found is None:
+        yield path
+        return
+    first, last, words = found.groups()
+    if words is None:
+        step = 1 if int(first) <= int(last) else -1
+        digits = max(len(first), len(last)) if "0" in (first[0], last[0]) else 0
+        words = (f"{number:0{digits}d}" for number in range(int(first), int(last) + step, step))
+    else:
+        words = words.split(",")
+    for word in words:
+        yield from _unbraced(path[: found.start()] + word + path[found.end() :])
 
 
 def _of_path(path: str, column: str) -> Iterator[Named]:
     suffix = os.path.splitext(path)[1].lower()
     if os.path.isdir(path):
-        found = (os.path.join(folder, name) for folder, _, names in _walk(path) for name in sorted(names))
-        yield from _some(((one, one) for one in found if one.lower().endswith(PICTURES)), f"{path}: is a folder")
+        yield from _some(_of_folder(path), f"{path}: is a folder")
     elif not os.path.exists(path) and glob.has_magic(path):
-        names = (one for one in sorted(glob.iglob(path, recursive=True)) if not os.path.isdir(one))
+        names = (one for one in sorted(set(_matching(path))) if not os.path.isdir(one))
         yield from _some((item for name in names for item in _of_path(name, column)), f"{path}: is a pattern")
     elif suffix in (".jsonl", ".ndjson"):
         yield from _of_jsonl(path, column)
@@ -198,10 +235,42 @@ def _of_path(path: str, column: str) -> Iterator[Named]:
         yield path, path
 
 
-def _walk(path: str) -> Iterator[tuple[str, list[str], list[str]]]:
-    for folder, below, names in os.walk(path):
-        below.sort()
-        yield folder, below, names
+def _of_folder(path: str) -> Iterator[Named]:
+    unread: list[OSError] = []
+    for folder, names in _walk(path, unread.append):
+        pictures = (os.path.join(folder, one) for one in names if one[0] != "." and one.lower().endswith(PICTURES))
+        yield from ((one, one) for one in pictures)
+    yield from ((str(error.filename), _raising(error)) for error in unread)
+
+
+def _walk(path: str, onerror: Callable[[OSError], object] | None = None) -> Iterator[tuple[str, list[str]]]:
+    """The folders below a path, itself first, but hidden ones, with the names of what else is in each."""
+    for folder, below, names in os.walk(path, followlinks=True, onerror=onerror):
+        below[:] = [one for one in sorted(below) if one[0] != "." and not _goes_round(path, os.path.join(folder, one))]
+        yield folder, sorted(names)
+
+
+def _goes_round(top: str, folder: str) -> bool:
+    """Whether the way from `top` down to a folder comes twice to the same one, by a link."""
+    way = [top]
+    for name in os.path.relpath(folder, top).split(os.sep):
+        way.append(os.path.join(way[-1], name))
+    places = [os.path.realpath(one) for one in way]
+    return len(set(places)) < len(places)
+
+
+def _matching(pattern: str) -> Iterator[str]:
+    """What a glob finds; "**" is gone through as a folder, since that of the standard library follows links round."""
+    parts = os.path.normpath(pattern).split(os.sep)
+    if "**" not in parts:
+        yield from glob.iglob(pattern)
+        return
+    at = parts.index("**")
+    head, tail = os.sep.join(parts[:at]) or (os.curdir if at == 0 else os.sep), parts[at + 1 :] or ["*"]
+    for top in glob.iglob(head):
+        for folder, _ in _walk(top):
+            below = glob.escape(os.path.normpath(folder)) if at or folder != os.curdir else ""
+            yield from _matching(os.path.join(below, *tail))
 
 
 def _some(items: Iterator[Named], what: str) -> Iterator[Named]:
@@ -224,7 +293,7 @@ def _pages(path: str) -> Iterator[Named]:
 
 def _of_jsonl(path: str, column: str) -> Iterator[Named]:
     folder = os.path.dirname(path)
-    with open(path, encoding="utf-8", errors="surrogateescape") as lines:
+    with open(path, encoding="utf-8-sig", errors="surrogateescape") as lines:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
@@ -243,7 +312,8 @@ def _paths(row: Any, column: str) -> list[str]:
     value = row.get(column) if isinstance(row, dict) else None
     paths: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str) for one in paths):
-        raise ValueError(f"column {column!r} is {value!r}; expected a path or a list of paths")
+        fields = f", in a row with the fields {', '.join(map(str, row))}" if isinstance(row, dict) and row else ""
+        raise ValueError(f"column {column!r} is {value!r:.60}; expected a path or a list of paths{fields}")
     return paths
 
 
@@ -251,7 +321,8 @@ def _of_tar(path: str) -> Iterator[Named]:
     try:
         with tarfile.open(path) as shard:
             for member in shard:
-                if member.isfile() and member.name.lower().endswith(PICTURES):
+                hidden = any(one[:1] == "." and one != "." for one in member.name.split("/"))
+                if member.isfile() and not hidden and member.name.lower().endswith(PICTURES):
                     yield f"{path}/{member.name}", partial(_head, shard, member)
     except _BROKEN_SHARD as error:
         yield path, _raising(ValueError(f"broken shard ({_line(error)})"))
@@ -336,11 +407,11 @@ class Summary:
         pictures: how many there are.
         planned: how many of them have a plan.
         tokens: LLM tokens that show them, all together.
-        prompt_tokens: the same with newlines and markers.
+        prompt_tokens: the same with newlines and markers; None where that of a clip is unknown.
         percentiles: (per cent, tokens): so many per cent of the planned pictures have at most so many tokens.
         histogram: (tokens, pictures): how many have at most so many tokens, and more than the row before says.
         above: (cutoff, share): what share of the planned pictures has more prompt tokens than a cutoff, 0..1.
-        shrunk: pictures with fewer tokens than their own size would take.
+        shrunk: pictures with fewer tokens than their own size would take, of a clip in each of its steps.
         enlarged: pictures with more.
         unfit: (name, why) of those that were read, but have no plan: too thin, or too large for the limits.
         unread: (name, why) of those without a size.
@@ -349,7 +420,7 @@ class Summary:
     pictures: int
     planned: int
     tokens: int
-    prompt_tokens: int
+    prompt_tokens: int | None
     percentiles: tuple[tuple[int, int], ...]
     histogram: tuple[tuple[int, int], ...]
     above: tuple[tuple[int, float], ...]
@@ -366,6 +437,9 @@ def summarize(scanned: Iterable[Scanned], *, cutoffs: Sequence[int] = ()) -> Sum
         scanned: by a scan with a family.
         cutoffs: prompt tokens of interest, such as the length that training cuts off at.
 
+    Raises:
+        ValueError: there are cutoffs, and a clip whose prompt tokens are unknown.
+
     >>> import mrope
     >>> sizes = [(480, 640), (480, 640), (3024, 4032)]
     >>> summary = summarize(scan(sizes, mrope.family("qwen3-vl")), cutoffs=(1000,))
@@ -377,24 +451,28 @@ def summarize(scanned: Iterable[Scanned], *, cutoffs: Sequence[int] = ()) -> Sum
     limits = [whole("cutoffs", cutoff, 0) for cutoff in cutoffs]
     costs: list[tuple[int, int]] = []
     grown: list[int] = []
-    unfit, unread, count = [], [], 0
+    unfit, unread, count, unknown = [], [], 0, None
     for one in scanned:
         count += 1
         if one.plan is not None:
             costs.append((one.plan.tokens, one.plan.prompt_tokens or 0))
+            unknown = one.name if one.plan.prompt_tokens is None else unknown
             own = [max(1, round(side / one.plan.factor)) for side in one.plan.original]
-            grown.append(one.plan.tokens - own[0] * own[1])
+            shown = len({part.frame for part in one.plan.parts}) * one.plan.grid[0] // one.plan.temporal_merge
+            grown.append(one.plan.tokens - shown * own[0] * own[1])
         elif one.size is None:
             unread.append((one.name, one.error or ""))
         else:
             unfit.append((one.name, one.error or "left out by conflict"))
+    if limits and unknown is not None:
+        raise ValueError(f"{unknown}: its prompt tokens are unknown, and cutoffs need them; give fps, or no cutoffs")
     tokens, prompts = np.array(costs, dtype=np.int64).reshape(-1, 2).T
     percents = (0, 5, 50, 95, 99, 100) if len(tokens) else ()
     return Summary(
         pictures=count,
         planned=len(tokens),
         tokens=int(tokens.sum()),
-        prompt_tokens=int(prompts.sum()),
+        prompt_tokens=int(prompts.sum()) if unknown is None else None,
         percentiles=tuple((per, int(np.percentile(tokens, per, method="inverted_cdf"))) for per in percents),
         histogram=_histogram(tokens),
         above=tuple((limit, float((prompts > limit).mean()) if len(prompts) else 0.0) for limit in limits),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import re
 import sys
 from collections import Counter
@@ -11,12 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from mrope.cli.options import AsJson, FamilyName, MaxTokens, MinTokens
+from mrope.checks import positive
+from mrope.cli.options import AsJson, FamilyName, MaxTokens, MinTokens, in_options, told_in_options
 from mrope.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from mrope import Family
     from mrope.vision import Plan, Scanned, Summary
+
+_SIZE = re.compile(r"(\d+)x(\d+)")
+_CLIP_SIZE = re.compile(r"(\d+)x(\d+)x(\d+)(?:@(\d+(?:\.\d+)?))?")
+_ROWS = (".jsonl", ".ndjson")
 
 Conflict = Literal["error", "skip", "pad", "tile", "family"]
 OnError = Literal["raise", "skip", "keep"]
@@ -35,7 +41,8 @@ def plan(
     min_tokens: MinTokens = None,
     max_tokens: MaxTokens = None,
     conflict: Annotated[
-        Conflict, typer.Option(help="error, skip, pad, tile or family: where a picture does not fit.")
+        Conflict,
+        typer.Option(help="error, skip, pad, tile or family: where a picture does not fit; a clip: error, family."),
     ] = "error",
     budget: Annotated[
         int | None, typer.Option(metavar="N", help="Most tokens of all pictures together, shared out among them.")
@@ -53,8 +60,9 @@ def plan(
         OnError, typer.Option(help="raise, skip or keep: what becomes of what cannot be planned.")
     ] = "raise",
     column: Annotated[
-        str, typer.Option(metavar="NAME", help="The field of a JSONL file that holds the path, or a list of them.")
-    ] = "image",
+        str | None,
+        typer.Option(metavar="NAME", help="The field of a JSONL file that holds the path, or a list of them: image."),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Print each picture's original and resized size, grid, tokens and scale; only file headers are read.
@@ -69,26 +77,38 @@ def plan(
 
     if cutoff and not summary:
         raise ValueError("--cutoff is part of the summary; add --summary")
-    if budget is not None and (clips or conflict != "error"):
-        raise ValueError("--budget shares tokens between pictures that all fit; drop --clips and --conflict")
+    if explain and (summary or json or budget is not None):
+        raise ValueError("--explain tells the arithmetic of single plans; drop --summary, --json and --budget")
     record = mrope.family(family)
-    asked = _Asked(record, min_tokens, max_tokens, conflict, on_error, column, clips, fps, bar=_watched())
-    words = settings(record, min_tokens=min_tokens, max_tokens=max_tokens, conflict=asked.conflict, clips=clips)
-    found = asked.scanned(pictures) if budget is None else asked.shared(pictures, budget)
-    if summary:
-        _print_summary(summarize(found, cutoffs=cutoff or ()), words, json)
-        asked.print_skipped()
-        return
-    rows = list(found)
-    if json:
-        print_json([_as_json(one) for one in rows])
-    elif explain:
-        print("\n\n".join(f"{one.name}: {asked.explained(one)}" for one in rows))
-    else:
-        columns = ("picture", "original", "resized", "grid t x h x w", "tokens", "in a prompt", "scale h, w")
-        print_table(columns, [_as_row(one) for one in rows])
-        shared = "" if budget is None else f", {budget} tokens in all"
-        print(f"{record.name}, {words['limits']}{shared}; {words['resize']}; {record.patch_order}; conflict {conflict}")
+    limits = {"min_tokens": min_tokens, "max_tokens": max_tokens, "conflict": conflict}
+    asked = _Asked(record, limits, on_error, column, clips, fps, bar=_watched())
+    kinds = asked.kinds(pictures, budget)
+    with told_in_options():
+        words = {kind: settings(record, **limits, clips=kind == "clips") for kind in kinds}
+        if budget is not None:
+            words["pictures"]["budget"] = f"{budget} tokens in all"
+        if fps is not None:
+            words["clips"]["sampling"] = f"{fps:g} frames a second"
+        found = asked.scanned(pictures) if budget is None else asked.shared(pictures, budget)
+        if summary:
+            _print_summary(summarize(found, cutoffs=cutoff or ()), words, json)
+            asked.print_skipped()
+            return
+        rows = list(found)
+        if json:
+            print_json({"settings": words, "pictures": [_as_json(one) for one in rows]})
+        elif explain:
+            print("\n\n".join(f"{one.name}: {asked.explained(one)}" for one in rows))
+        else:
+            columns = ("picture", "original", "resized", "grid t x h x w", "tokens", "in a prompt", "scale h, w")
+            print_table(columns, [_as_row(one) for one in rows])
+            for each in words.values():
+                shared = f", {each['budget']}" if "budget" in each else ""
+                sampled = f"sampling {each['sampling']}; " if "sampling" in each else ""
+                print(
+                    f"{each['family']}, {each['limits']}{shared}; {sampled}{each['resize']}; {each['patch order']}; "
+                    f"conflict {each['conflict']}"
+                )
     asked.print_skipped()
 
 
@@ -97,34 +117,55 @@ class _Asked:
     """The options, and what was left out."""
 
     family: Family
-    min_tokens: int | None
-    max_tokens: int | None
-    conflict: Any
+    limits: dict[str, Any]
     on_error: Any
-    column: str
+    column: str | None
     clips: bool
     fps: float | None
     bar: Literal["none", "bar"]
     skipped: tuple[tuple[str, str], ...] = ()
+
+    def kinds(self, pictures: list[str], budget: int | None) -> list[str]:
+        """What the arguments are, "pictures" or "clips" or both; options that nothing takes are refused."""
+        conflict = self.limits["conflict"]
+        if self.fps is not None:
+            positive("--fps", self.fps)
+        found = [kind for kind in ("pictures", "clips") if kind in {self._kind(one) for one in pictures}]
+        if "clips" not in found and (self.clips or self.fps is not None):
+            option = "--clips" if self.clips else "--fps"
+            raise ValueError(f"{option} is for clips, and none came; give a file with --clips, or a size: 640x480x60")
+        if "clips" in found and conflict not in ("error", "family"):
+            raise ValueError(f"--conflict is {conflict}; expected error or family for clips")
+        if self.column is not None and not any(one.lower().endswith(_ROWS) or glob.has_magic(one) for one in pictures):
+            raise ValueError(f"--column is {self.column}, and no JSONL file came; drop it")
+        if budget is not None and "clips" in found:
+            raise ValueError("--budget shares tokens between pictures; plan clips without it, and drop --clips")
+        if budget is not None and conflict not in ("error", "skip"):
+            raise ValueError(
+                f"--conflict is {conflict}; expected error or skip with --budget, which is shared out between pictures "
+                "that fit their limits"
+            )
+        return found
+
+    def _kind(self, picture: str) -> str:
+        clip = _CLIP_SIZE.fullmatch(picture) or (self.clips and not _SIZE.fullmatch(picture))
+        return "clips" if clip else "pictures"
 
     def scanned(self, pictures: list[str]) -> Iterator[Scanned]:
         """The plans of all pictures that the arguments name."""
         from mrope.vision import scan
 
         for picture in pictures:
-            size = re.fullmatch(r"(\d+)x(\d+)", picture)
-            clip = re.fullmatch(r"(\d+)x(\d+)x(\d+)(?:@(\d+(?:\.\d+)?))?", picture)
-            if clip or (self.clips and not size):
-                yield from self._clip(picture, clip)
+            if self._kind(picture) == "clips":
+                yield from self._clip(picture)
                 continue
+            size = _SIZE.fullmatch(picture)
             found = scan(
                 {picture: (int(size[2]), int(size[1]))} if size else picture,
                 self.family,
-                min_tokens=self.min_tokens,
-                max_tokens=self.max_tokens,
-                conflict=self.conflict,
+                **self.limits,
                 on_error=self.on_error,
-                column=self.column,
+                column=self.column or "image",
                 progress="none" if size else self.bar,
             )
             yield from found
@@ -135,12 +176,9 @@ class _Asked:
         from mrope.vision import plan_many
 
         rows = list(self.scanned(pictures))
-        if clip := next((one.name for one in rows if one.plan is not None and one.plan.frames is not None), None):
-            raise ValueError(f"{clip}: --budget shares tokens between pictures; plan clips without it")
         sizes = [one.plan.original for one in rows if one.plan is not None]
-        plans = iter(
-            plan_many(sizes, self.family, budget=budget, min_tokens=self.min_tokens, max_tokens=self.max_tokens)
-        )
+        limits = {name: value for name, value in self.limits.items() if name != "conflict"}
+        plans = iter(plan_many(sizes, self.family, budget=budget, **limits))
         for one in rows:
             if one.plan is not None:
                 known = {"source": one.plan.source, "orientation": one.orientation}
@@ -151,22 +189,18 @@ class _Asked:
         """The arithmetic of one plan."""
         from mrope.vision import explain
 
-        if one.plan is None:
-            return _why(one)
-        return explain(
-            one.plan, self.family, min_tokens=self.min_tokens, max_tokens=self.max_tokens, conflict=self.conflict
-        )
+        return _why(one) if one.plan is None else explain(one.plan, self.family, **self.limits)
 
     def print_skipped(self) -> None:
         """List what was left out, on stderr."""
         for name, error in self.skipped:
-            print(f"mrope plan: skipped {name}: {error}", file=sys.stderr)
+            print(f"mrope plan: skipped {name}: {in_options(error)}", file=sys.stderr)
 
-    def _clip(self, name: str, size: re.Match[str] | None) -> Iterator[Scanned]:
+    def _clip(self, name: str) -> Iterator[Scanned]:
         from mrope.vision import Scanned
 
         try:
-            yield Scanned(name=name, size=None, plan=self._clip_plan(name, size))
+            yield Scanned(name=name, size=None, plan=self._clip_plan(name))
         except (ValueError, OSError) as error:
             if self.on_error == "raise":
                 named = isinstance(error, OSError) or name in str(error)
@@ -176,20 +210,19 @@ class _Asked:
             else:
                 yield Scanned(name=name, size=None, error=str(error))
 
-    def _clip_plan(self, name: str, size: re.Match[str] | None) -> Plan:
+    def _clip_plan(self, name: str) -> Plan:
         from mrope.vision import plan_video
 
-        limits: Any = {"min_tokens": self.min_tokens, "max_tokens": self.max_tokens}
-        limits["conflict"] = "family" if self.conflict == "family" else "error"
+        size = _CLIP_SIZE.fullmatch(name)
         if size is None:
-            return plan_video(name, self.family, fps=self.fps, **limits)
+            return plan_video(name, self.family, fps=self.fps, **self.limits)
         width, height, frames = (int(size[number]) for number in (1, 2, 3))
         rate = self.fps
         if size[4] and self.family.sampling is not None:
             source_fps = float(size[4])
             picks = self.family.sampling.indices(frames, source_fps, fps=self.fps)
             rate, frames = len(picks) / frames * source_fps, len(picks)
-        return plan_video((frames, height, width), self.family, fps=rate, **limits)
+        return plan_video((frames, height, width), self.family, fps=rate, **self.limits)
 
 
 def _watched() -> Literal["none", "bar"]:
@@ -197,7 +230,7 @@ def _watched() -> Literal["none", "bar"]:
 
 
 def _why(one: Scanned) -> str:
-    return one.error or "does not fit, left out by --conflict skip"
+    return in_options(one.error or "does not fit, left out by --conflict skip")
 
 
 def _as_json(one: Scanned) -> dict[str, object]:
@@ -249,25 +282,25 @@ def _as_row(one: Scanned) -> tuple[object, ...]:
     )
 
 
-def _print_summary(found: Summary, words: dict[str, str], json: bool) -> None:
+def _print_summary(found: Summary, words: dict[str, dict[str, str]], json: bool) -> None:
     if json:
         print_json({"settings": words, **asdict(found)})
         return
-    print(
-        f"{found.pictures} pictures, {found.planned} planned: {found.tokens} tokens, {found.prompt_tokens} in prompts"
-    )
+    things, prompts = " and ".join(words), "?" if found.prompt_tokens is None else found.prompt_tokens
+    print(f"{found.pictures} {things}, {found.planned} planned: {found.tokens} tokens, {prompts} in prompts")
     print(f"{found.shrunk} have fewer tokens than their own size would take, {found.enlarged} more")
     for percent, tokens in found.percentiles:
-        print(f"{percent} % of the pictures have at most {tokens} tokens")
+        print(f"{percent} % of the {things} have at most {tokens} tokens")
     for tokens, count in found.histogram:
         print(f"up to {tokens} tokens: {count}")
     for limit, share in found.above:
         print(f"above {limit} prompt tokens: {100 * share:.2f} %")
     for what, names in (("does not fit", found.unfit), ("cannot be read", found.unread)):
         for name, why in names:
-            print(f"{what}: {name}: {why}")
-    for name in ("family", "resize", "token", "limits", "patch order", "conflict"):
-        print(f"{name}: {words[name]}")
+            print(f"{what}: {name}: {in_options(why)}")
+    for kind, each in words.items():
+        for name, value in each.items():
+            print(f"{name} of {kind}: {value}" if len(words) > 1 else f"{name}: {value}")
 
 
 def _sides(size: tuple[float, float]) -> dict[str, float]:

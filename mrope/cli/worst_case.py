@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from mrope.cli.options import AsJson, FamilyName, MaxTokens, MinTokens
+from mrope.cli.options import AsJson, FamilyName, MaxTokens, MinTokens, told_in_options
 from mrope.cli.output import print_json
 
 
@@ -30,9 +30,10 @@ def worst_case(
     from mrope.vision import settings
 
     record = mrope.family(family)
-    worst = vision.worst_case(
-        record, min_tokens=min_tokens, max_tokens=max_tokens, pictures=pictures, count=count, dtype=dtype
-    )
+    with told_in_options():
+        worst = vision.worst_case(
+            record, min_tokens=min_tokens, max_tokens=max_tokens, pictures=pictures, count=count, dtype=dtype
+        )
     words = settings(record, min_tokens=min_tokens, max_tokens=max_tokens)
     height, width = worst.plan.original
     if json:
