@@ -43,6 +43,7 @@ from mrope.vision import (  # noqa: E402
     plan,
     plan_sizes,
     resize,
+    scan,
 )
 
 QWEN = mrope.family("qwen2-vl")
@@ -51,6 +52,8 @@ SIZES = {"VGA": (480, 640), "HD": (1080, 1920), "A4": (2339, 1654), "12MP": (302
 CASES = [*((name, 1280) for name in ("VGA", "HD", "A4", "12MP")), *((name, NATIVE) for name in list(SIZES)[1:])]
 QUICK = [("VGA", 64)]
 # What else than malloc's default and one thread is compared in: some cases, by those to whom it makes a difference.
+KINDS = [("JPEG",), ("JPEG", 6), ("WEBP",), ("PNG", 6)]
+"""Of the large photograph whose memory is measured: how it is encoded, and its EXIF orientation."""
 FEWER = [("HD", 1280), ("12MP", 1280), ("A4", NATIVE), ("12MP", NATIVE)]
 
 PEER, TENSOR, PILLOW = "transformers fast, PIL", "transformers fast, tensor", "transformers PIL"
@@ -68,6 +71,8 @@ MALLOC = {
     "default": {},
     # glibc keeps what is freed, so that no call pays for fresh pages.
     "tuned": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "17179869184"},
+    # torch asks for pages of 2 MiB, where the system gives them to those who ask.
+    "huge pages": {"THP_MEM_ALLOC_ENABLE": "1"},
 }
 SOME = (PEER, RUST, FRESH, REUSED, BYTES, FLOOR, FLOOR_OF_BYTES)
 PATIENCE = 1.5
@@ -82,9 +87,14 @@ Row = dict[str, Any]
 def jpeg(name: str) -> bytes:
     """A mosaic of the photographs that scikit-image ships, or a page of text, as a JPEG file."""
     height, width = SIZES[name]
-    picture = _page(height, width) if name == "A4" else _photographs(height, width)
-    file = io.BytesIO()
-    picture.save(file, "JPEG", quality=90)
+    return encoded(_page(height, width) if name == "A4" else _photographs(height, width), "JPEG")
+
+
+def encoded(picture: Image.Image, kind: str, orientation: int = 1) -> bytes:
+    """The picture as a file that is to be turned by its EXIF orientation."""
+    file, exif = io.BytesIO(), Image.Exif()
+    exif[0x0112] = orientation
+    picture.save(file, kind, exif=exif, **({"compress_level": 1} if kind == "PNG" else {"quality": 90}))
     return file.getvalue()
 
 
@@ -114,26 +124,28 @@ def _page(height: int, width: int) -> Image.Image:
     return Image.fromarray((np.asarray(page) + grain).clip(0, 255).astype(np.uint8))
 
 
-def text_pdf() -> bytes:
-    """A PDF of one A4 page with 60 lines of text."""
-    lines = "".join(
-        f"({line:02d} The quick brown fox jumps over the lazy dog, who sleeps.) Tj T* " for line in range(60)
-    )
-    content = f"BT /F 11 Tf 12 TL 60 780 Td {lines}ET".encode()
-    parts = [
-        b"<</Type/Catalog/Pages 2 0 R>>",
-        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
-        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents 4 0 R/Resources<</Font<</F 5 0 R>>>>>>",
-        b"<</Length %d>>stream\n%b\nendstream" % (len(content), content),
-        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-    ]
+def text_pdf(pages: int = 1) -> bytes:
+    """A PDF of A4 pages with 60 lines of text each."""
+    parts = [b"<</Type/Catalog/Pages 2 0 R>>", b"", b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>"]
+    for page in range(pages):
+        lines = "".join(
+            f"({page}.{line:02d} The quick brown fox jumps over the lazy dog, who sleeps.) Tj T* " for line in range(60)
+        )
+        content = f"BT /F 11 Tf 12 TL 60 780 Td {lines}ET".encode()
+        parts += [
+            b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 595 842]/Contents %d 0 R/Resources<</Font<</F 3 0 R>>>>>>"
+            % (len(parts) + 2),
+            b"<</Length %d>>stream\n%b\nendstream" % (len(content), content),
+        ]
+    kids = b" ".join(b"%d 0 R" % number for number in range(4, len(parts) + 1, 2))
+    parts[1] = b"<</Type/Pages/Kids[%b]/Count %d>>" % (kids, pages)
     file, places = b"%PDF-1.4\n", []
     for number, part in enumerate(parts, 1):
         places.append(len(file))
         file += b"%d 0 obj%b endobj\n" % (number, part)
     table = b"".join(b"%010d 00000 n \n" % place for place in places)
-    return file + b"xref\n0 6\n0000000000 65535 f \n%btrailer<</Size 6/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (
-        table, len(file)
+    return file + b"xref\n0 %d\n0000000000 65535 f \n%btrailer<</Size %d/Root 1 0 R>>\nstartxref\n%d\n%%%%EOF" % (
+        len(parts) + 1, table, len(parts) + 1, len(file)
     )  # fmt: skip
 
 
@@ -313,32 +325,63 @@ def _median_ratio(times: list[float], others: list[float]) -> float:
 # ------------------------------------------------------------------------------------------------------------- memory
 
 
-def memory(name: str, tokens: int, contender: str) -> Row:
+def memory(name: str, tokens: int, contender: str, kind: str = "JPEG", orientation: int = 1) -> Row:
     """What a call takes at its peak beyond its result, in its own process."""
-    command = f"import patchify; patchify.print_memory({name!r}, {tokens}, {contender!r})"
+    command = f"import patchify; patchify.print_memory{(name, tokens, contender, kind, orientation)}"
     # Blocks from 64 KiB on go back to the system when they are freed: none is left in which a call could hide.
     return json.loads(_run(command, {"MALLOC_MMAP_THRESHOLD_": "65536"}))
 
 
-def print_memory(name: str, tokens: int, contender: str) -> None:
+def print_memory(name: str, tokens: int, contender: str, kind: str, orientation: int) -> None:
     """Measure and print what `memory` returns."""
     torch.set_num_threads(1)
     dtype = "uint8" if contender == BYTES else "float32"
     call = by_transformers if contender == PEER else partial(ours, dtype=dtype)
-    data = jpeg(name)
+    height, width = SIZES[name]
+    data = encoded(_photographs(height, width), kind, orientation)
     call(data, tokens)  # what is loaded and kept on a first call is no cost of the result
+    begin = _peak_begins()
+    result = call(data, tokens)
+    peak = _peak_since(begin)
+    values = result.values if isinstance(result, Patches) else result
+    # A strip is eight rows of tokens of the wider of the two pictures; Pillow's decoders hold four bytes a pixel.
+    wider = max(height if orientation >= 5 else width, plan(data, QWEN, max_tokens=tokens).resized[1])
+    decoded, strip = (4 if kind == "PNG" else 3) * height * width, 3 * wider * 8 * QWEN.factor
+    turned = f", turned by EXIF {orientation}" if orientation > 1 else ""
+    row = {"picture": f"{name}, {kind}{turned}", "tokens": tokens, "contender": contender, "unit": "bytes"}
+    row |= {"peak": peak, "result": values.nbytes, "above": peak - values.nbytes, "goal": decoded + 2 * strip}
+    print(json.dumps(row))
+
+
+def print_pages(pages: int, tokens: int) -> None:
+    """Measure and print what the pages of a PDF take at their peak, one result after the other, each dropped."""
+    torch.set_num_threads(1)
+    data = text_pdf(pages)
+
+    def work() -> int:
+        return max(
+            one.values.nbytes for one in patchify_all(pdf_pages(data), QWEN, workers=1, ahead=0, max_tokens=tokens)
+        )
+
+    work()
+    begin = _peak_begins()
+    result = work()
+    peak = _peak_since(begin)
+    row = {"picture": f"PDF of {pages} pages", "tokens": tokens, "contender": FRESH, "unit": "bytes", "peak": peak}
+    height, width = plan(pdf_pages(data)[0], QWEN, max_tokens=tokens).resized
+    # One result is made while the one before is in the caller's hands.
+    goal = result + 3 * height * width + 2 * 3 * width * 8 * QWEN.factor
+    print(json.dumps(row | {"result": result, "above": peak - result, "goal": goal}))
+
+
+def _peak_begins() -> int:
     gc.collect()
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far is forgotten
-    before = _kilobytes("VmRSS")
-    result = call(data, tokens)
-    peak = (_kilobytes("VmHWM") - before) * 1024
-    values = result.values if isinstance(result, Patches) else result
-    height, width = SIZES[name]
-    # A strip is eight rows of tokens of the wider of the two pictures.
-    wider = max(width, plan((height, width), QWEN, max_tokens=tokens).resized[1])
-    decoded, strip = 3 * height * width, 3 * wider * 8 * QWEN.factor
-    row = {"picture": name, "tokens": tokens, "contender": contender, "unit": "bytes", "peak": peak}
-    print(json.dumps(row | {"result": values.nbytes, "above": peak - values.nbytes, "goal": decoded + 2 * strip}))
+    return _kilobytes("VmRSS")
+
+
+def _peak_since(begin: int) -> int:
+    return (_kilobytes("VmHWM") - begin) * 1024
 
 
 def _kilobytes(name: str) -> int:
@@ -367,7 +410,7 @@ def _run(command: str, environment: dict[str, str]) -> str:
 def others(*, quick: bool) -> None:
     """Print, as JSON, the rows that are no single picture."""
     torch.set_num_threads(1)
-    print(json.dumps([*streams(quick=quick), *plans(quick=quick), *page(quick=quick)]))
+    print(json.dumps([*streams(quick=quick), *plans(quick=quick), *headers(quick=quick), *page(quick=quick)]))
 
 
 def streams(*, quick: bool) -> list[Row]:
@@ -432,6 +475,26 @@ def plans(*, quick: bool) -> list[Row]:
     ]
 
 
+def headers(*, quick: bool) -> list[Row]:
+    """Files a second of a folder that are planned from their headers."""
+    count, data = 50 if quick else 2000, jpeg("VGA")
+    with tempfile.TemporaryDirectory() as folder:
+        for number in range(count):
+            (Path(folder) / f"{number}.jpg").write_bytes(data)
+
+        def scanned() -> None:
+            if sum(one.plan is not None for one in scan(folder, QWEN)) != count:
+                raise AssertionError("not all files were planned")
+
+        (taken,) = _compared([scanned], 3)
+    rates, goal = [count / seconds for seconds in taken], 3000
+    what = f"a folder of {count} JPEG files, files a second"
+    return [
+        _row(what, "what is demanded", [goal], 1.0, None),
+        _row(what, "mrope, scan", rates, statistics.median(rates) / goal, None if quick else 1.0),
+    ]
+
+
 def page(*, quick: bool) -> list[Row]:
     """Seconds from a page of text in a PDF to patches."""
     tokens, data = 64 if quick else 1280, text_pdf()
@@ -481,12 +544,12 @@ def main(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="One small picture: does it run?")] = False,
 ) -> None:
-    """Compare mrope's patches with those of others; under 5 minutes on two cores."""
+    """Compare mrope's patches with those of others; about 6 minutes on two cores."""
     if peers is not None and not peers.is_dir():
         raise typer.BadParameter(f"peers is {str(peers)!r}; expected a folder")
     cores = os.cpu_count() or 1
-    kinds = [("default", 1), *([] if quick else [("tuned", 1), ("default", cores)])]
-    measured = [] if quick else [("12MP odd", NATIVE), ("12MP", 1280)]
+    kinds = [("default", 1), *([] if quick else [("tuned", 1), ("huge pages", 1), ("default", cores)])]
+    measured: list[tuple[Any, ...]] = [("12MP odd", NATIVE), *(("12MP", 1280, *kind) for kind in KINDS)]
     path = os.environ.get("PYTHONPATH", "")
     inherited = {"PYTHONPATH": os.pathsep.join(filter(None, (path, str(peers.resolve()) if peers else "")))}
     found: dict[str, list[Row]] = {"speed": [], "memory": []}
@@ -503,10 +566,12 @@ def main(
         bars.update(task, description="memory", advance=1)
         if Path("/proc/self/clear_refs").exists():
             found["memory"] = [
-                memory(name, tokens, contender)
-                for name, tokens in measured or QUICK
+                memory(name, tokens, contender, *kind)
+                for name, tokens, *kind in (QUICK if quick else measured)
                 for contender in (PEER, FRESH, BYTES)
             ]
+            pages = f"import patchify; patchify.print_pages({2 if quick else 200}, {64 if quick else 1280})"
+            found["memory"].append(json.loads(_run(pages, {"MALLOC_MMAP_THRESHOLD_": "65536"})))
         bars.update(task, advance=1)
     _print(found)
     if target is not None:

@@ -15,7 +15,8 @@ from mrope.checks import Number, one_of, positive
 from mrope.families import Family
 
 from .fitting import check_family
-from .load import Picture, load
+from .load import load
+from .pictures import Picture
 from .plan import Plan
 from .planning import plan
 

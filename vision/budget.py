@@ -13,12 +13,12 @@ from jaxtyping import Int64
 from mrope.checks import Number, one_of, positive, whole
 from mrope.families import Family
 
-from .files import is_file, name_of, naming
+from .files import is_file, naming
 from .fitting import check_family, check_side, picture_limits
-from .load import Picture, check_kind, measure
+from .load import measure
+from .pictures import Picture, check_kind, check_several, name_of
 from .plan import Plan, Size
 from .planning import plan, plan_sizes
-from .pool import check_several
 
 Counted = Literal["tokens", "prompt"]
 """What a budget counts: the LLM tokens that show the pictures, or these with the newlines and markers around them."""

@@ -21,7 +21,8 @@ from mrope.families import Family
 from mrope.families.sampling import Sampling, StampTime
 
 from .files import MAX_PIXELS, File, is_file
-from .load import Picture, load
+from .load import load
+from .pictures import Picture
 from .reels import mean_rate, naming, open_reel, step_times
 
 

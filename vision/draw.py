@@ -15,7 +15,8 @@ from torch import Tensor
 from mrope.checks import one_of, whole
 
 from .boxes import into_window, listed
-from .load import Picture, load
+from .load import load
+from .pictures import Picture
 from .plan import Plan
 from .regions import Region, token_map
 

@@ -58,11 +58,7 @@ def is_file(source: object) -> IsFile:
 
 
 def name_of(source: object) -> str | None:
-    """How errors call a file or a PDF page; None for what is neither."""
-    from .pdf import PdfPage
-
-    if isinstance(source, PdfPage):
-        return str(source)
+    """How errors call a file; None for what is none."""
     if isinstance(source, bytes):
         return f"picture of {len(source)} bytes"
     return os.fsdecode(source) if is_file(source) else None

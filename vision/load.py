@@ -5,7 +5,6 @@ Letters: H rows and W columns of a picture.
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -31,14 +30,13 @@ from .files import (
     turns_itself,
 )
 from .pdf import PdfPage, render
+from .pictures import Picture, check_kind
 
 if TYPE_CHECKING:
     from PIL.Image import Image
     from PIL.ImageFile import ImageFile
-
-    Picture = str | os.PathLike[str] | bytes | PdfPage | Image | np.ndarray | Tensor
-else:  # at run time a wrong picture gets our own message
-    Picture = Image = ImageFile = Any
+else:
+    Image = ImageFile = Any
 
 Background = str | tuple[int, int, int]
 """The colour behind what is transparent: a CSS name or code, or red, green and blue in 0..255."""
@@ -173,18 +171,6 @@ def _colour(background: Background) -> Rgb:
     elif isinstance(background, tuple) and len(background) == 3 and all(part in range(256) for part in background):
         return background
     raise ValueError(f"background is {background!r}; expected a CSS colour or (red, green, blue) in 0..255")
-
-
-def check_kind(picture: object, name: str = "a picture") -> None:
-    """Refuse what is no picture, called by `name`."""
-    if is_file(picture) or isinstance(picture, (PdfPage, np.ndarray, Tensor)):
-        return
-    from PIL.Image import Image
-
-    if not isinstance(picture, Image):
-        raise TypeError(
-            f"{name} is a path, bytes, PDF page, PIL image, array or tensor; got a {type(picture).__name__}"
-        )
 
 
 def _straight(image: ImageFile, device: torch.device | str) -> Tensor | None:

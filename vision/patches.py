@@ -35,10 +35,11 @@ from .decoded import Decoded
 from .files import MAX_PIXELS, File, is_file, naming
 from .fitting import check_clips, check_family
 from .footage import footage
-from .load import Background, Picture, check_kind, decode, decode_jpeg_on
+from .load import Background, decode, decode_jpeg_on
 from .orders import by_token
 from .pages import fresh
 from .pdf import PdfPage, render
+from .pictures import Picture, check_kind
 from .plan import Part, Plan, Resized, Size
 from .planning import check_plan, plan, plan_footage, plan_video
 from .prompt import Tokenizer

@@ -70,7 +70,7 @@ class Plan:
         prompt_tokens: LLM tokens of all of `spans`; None where these are.
 
     Its methods take boxes (..., 4) of [left, top, right, bottom], or points (..., 2) of [left, top], of which polygons
-    are made: arrays, tensors, or lists or tuples of those or of numbers. Results are of the same kind (lists for tuples)
+    are made: arrays, tensors, or lists or tuples of those or of numbers. Results are of the same kind (lists of tuples)
     in float64, not rounded nor cut off; see `clipped` and `rounded`.
     """
 

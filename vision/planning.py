@@ -14,7 +14,7 @@ from mrope.checks import Number, one_of
 from mrope.families import Family
 from mrope.spans import Span
 
-from .files import is_file, name_of, naming
+from .files import is_file, naming
 from .fitting import (
     MAX_SIDE,
     Conflict,
@@ -28,7 +28,8 @@ from .fitting import (
     refuse,
 )
 from .footage import ClipSource, Footage, footage
-from .load import Picture, measure
+from .load import measure
+from .pictures import Picture, name_of
 from .plan import Part, Plan, Resized, Size
 from .prompt import Tokenizer, clip_spans, picture_spans, prompt_tokens
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,15 +19,13 @@ import torch
 from mrope.checks import one_of, whole
 from mrope.families import Family
 
-from .files import MAX_PIXELS, is_file, name_of
+from .files import MAX_PIXELS
 from .fitting import check_family, picture_limits
-from .load import Background, Picture, check_kind
+from .load import Background
 from .patches import Dtype, Impl, Patches, patchify
+from .pictures import OnError, Picture, check_kind, check_several, name_of
 from .plan import Resized
 
-OnError: TypeAlias = Literal["raise", "skip", "keep"]
-"""What becomes of a picture that cannot be read or planned: its error is raised, it is left out and listed in
-`skipped`, or it comes with its error."""
 Outcome: TypeAlias = "Patches | Failure"
 
 
@@ -183,20 +181,6 @@ def patchify_all(
             pool.shutdown(cancel_futures=True)
 
     return PatchStream(outcomes(), on_error)
-
-
-def check_several(name: str, pictures: Any) -> None:
-    """Refuse one picture or one size where several are expected; the rows of an array would pass for pictures."""
-    shape = getattr(pictures, "shape", None)
-    if isinstance(pictures, tuple) and pictures and all(isinstance(side, (int, np.integer)) for side in pictures):
-        what = f"size {pictures}"
-    elif shape is not None and len(shape) != 4:
-        what = f"{type(pictures).__name__} of shape {tuple(shape)}"
-    elif is_file(pictures) or isinstance(pictures, Mapping) or not isinstance(pictures, Iterable):
-        what = type(pictures).__name__
-    else:
-        return
-    raise TypeError(f"{name} is one {what}; expected several pictures, such as [picture]")
 
 
 def _check_device(device: torch.device | str | None) -> None:

@@ -25,8 +25,9 @@ from mrope.checks import Number, one_of, whole
 from mrope.families import Boxes, Family, PatchOrder
 
 from .boxes import Shapes, into_window, listed, out_of_window
-from .load import Picture, load
+from .load import load
 from .orders import in_order
+from .pictures import Picture
 from .plan import Part, Plan, Size
 
 Region: TypeAlias = np.ndarray | Tensor | Sequence[Any]

@@ -19,13 +19,13 @@ import numpy as np
 from mrope.checks import one_of, whole
 from mrope.families import Family
 
-from .files import is_file, name_of
+from .files import is_file
 from .fitting import Conflict, check_family, picture_limits
-from .load import check_kind, measure
+from .load import measure
 from .pdf import pdf_pages
+from .pictures import OnError, check_kind, name_of
 from .plan import Plan, Size
 from .planning import plan
-from .pool import OnError
 
 Progress = Literal["none", "bar"]
 
