@@ -359,9 +359,8 @@ def print_pages(pages: int, tokens: int) -> None:
     data = text_pdf(pages)
 
     def work() -> int:
-        return max(
-            one.values.nbytes for one in patchify_all(pdf_pages(data), QWEN, workers=1, ahead=0, max_tokens=tokens)
-        )
+        stream = patchify_all(pdf_pages(data), QWEN, workers=1, ahead=0, max_tokens=tokens)
+        return max(one.values.nbytes for one in stream if isinstance(one, Patches))
 
     work()
     begin = _peak_begins()

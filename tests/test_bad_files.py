@@ -17,7 +17,7 @@ from pictures import encoded
 from PIL import Image
 
 from mrope.vision import MAX_PIXELS, load, measure
-from mrope.vision.files import frames_of, opened
+from mrope.vision.loading.files import frames_of, opened
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -16,7 +16,7 @@ from sources import ROOT
 
 from mrope import family
 from mrope.vision import draw, plan
-from mrope.vision.draw import HEAT, INKS, TINT
+from mrope.vision.places.draw import HEAT, INKS, TINT
 
 QWEN2 = family("qwen2-vl")
 LIGHT, DARK = 230, 20

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from torch import Tensor
 
-from mrope.vision.fused import DTYPES, fill_, unfit
+from mrope.vision.cutting.fused import DTYPES, fill_, unfit
 
 # Where the eight dimensions of a step (rows, cols, mi, mj, channel, frame, y, x) lie in memory, outermost first.
 ORDERS = {
@@ -146,7 +146,7 @@ def test_refused(arguments: Any, threads: int, message: str) -> None:
 
 
 def test_without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrope.vision.fused.installed", lambda: False)
+    monkeypatch.setattr("mrope.vision.cutting.fused.installed", lambda: False)
     assert isinstance(unfit(STEP, PIXELS), ImportError)
     with pytest.raises(ImportError, match=r"mrope\[fast\]"):
         fill_(STEP, PIXELS, torch.zeros(3, 256))

@@ -16,9 +16,9 @@ from pictures import STORED, UPRIGHT, chunk, encoded, exif, noise, photograph, p
 from PIL import Image, ImageOps
 
 from mrope.vision import decode_jpeg_on, load, measure
-from mrope.vision.decoded import Decoded, turned
-from mrope.vision.files import opened
-from mrope.vision.load import _straight
+from mrope.vision.loading.decoded import Decoded, turned
+from mrope.vision.loading.files import opened
+from mrope.vision.loading.load import _straight
 
 
 def pixels(picture: Any) -> np.ndarray:

@@ -320,7 +320,7 @@ def test_pictures_cut_in_strips_are_those_cut_whole(name: str, monkeypatch: pyte
         noise(120, 400),
     ]
     whole = patchify(pictures, record, conflict="family")
-    monkeypatch.setattr("mrope.vision.patches.LARGE", 1)
+    monkeypatch.setattr("mrope.vision.cutting.patches.LARGE", 1)
     assert torch.equal(patchify(pictures, record, conflict="family").values, whole.values)
 
 

@@ -55,7 +55,7 @@ def test_order_does_not_depend_on_who_is_done_first(monkeypatch: pytest.MonkeyPa
         time.sleep(0.1 if source.shape[0] == 30 else 0)
         return patchify(source, *given, **settings)
 
-    monkeypatch.setattr("mrope.vision.pool.patchify", slow)
+    monkeypatch.setattr("mrope.vision.cutting.pool.patchify", slow)
     found = list(patchify_all(pictures(), QWEN2, workers=3))
     assert [outcome.plans[0].original for outcome in found if isinstance(outcome, Patches)] == SIZES
 
@@ -183,14 +183,14 @@ def test_whatever_happens_in_one_picture_the_others_come(monkeypatch: pytest.Mon
             raise MemoryError("no room")
         return patchify(source, *given, **settings)
 
-    monkeypatch.setattr("mrope.vision.pool.patchify", fragile)
+    monkeypatch.setattr("mrope.vision.cutting.pool.patchify", fragile)
     stream = patchify_all(pictures(), QWEN2, workers=2, on_error="skip")
     assert len(list(stream)) == len(SIZES) - 1
     assert isinstance(stream.skipped[0].error, MemoryError)
 
 
 def test_a_missing_package_is_no_picture_s_fault(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("mrope.vision.fused.installed", lambda: False)
+    monkeypatch.setattr("mrope.vision.cutting.fused.installed", lambda: False)
     with pytest.raises(ImportError, match=r"mrope\[fast\]"):
         list(patchify_all(pictures(), QWEN2, on_error="skip", impl="numba"))
 
@@ -227,7 +227,7 @@ def test_torch_keeps_its_threads(monkeypatch: pytest.MonkeyPatch) -> None:
         thread.join()
         return found[0]
 
-    monkeypatch.setattr("mrope.vision.pool.patchify", watched)
+    monkeypatch.setattr("mrope.vision.cutting.pool.patchify", watched)
     torch.set_num_threads(3)
     try:
         list(patchify_all(pictures(), QWEN2, workers=2))

@@ -15,9 +15,9 @@ from torchvision.transforms.v2 import InterpolationMode
 from torchvision.transforms.v2.functional import resize as reference
 
 from mrope.vision import resize
-from mrope.vision.pages import fresh
-from mrope.vision.resize import Filter, interleaved
-from mrope.vision.strips import strips
+from mrope.vision.cutting.resize import Filter, interleaved
+from mrope.vision.cutting.strips import strips
+from mrope.vision.loading.pages import fresh
 
 MODES: dict[Filter, InterpolationMode] = {
     "bicubic": InterpolationMode.BICUBIC,
@@ -80,7 +80,7 @@ def test_strips_of_any_size(sides: tuple[int, int], size: tuple[int, int], rows:
 def test_strips_without_numba_or_whole_numbers(kind: Filter, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = resize(photo(), (476, 644), filter=kind)
     with monkeypatch.context() as patched:
-        patched.setattr("mrope.vision.fused.installed", lambda: False)
+        patched.setattr("mrope.vision.cutting.fused.installed", lambda: False)
         assert torch.equal(torch.cat(list(strips(photo(), (476, 644), 28, filter=kind)), dim=1), expected)
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "DEFAULT")
     monkeypatch.setattr("platform.machine", lambda: "x86_64")

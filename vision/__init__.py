@@ -1,30 +1,40 @@
 """Pictures and clips at native resolution: sizes planned from headers, pixels to patches and back."""
 
-from .advise import NEEDS, Advice, Task, advise, x_heights
-from .boxes import clipped, rounded
-from .budget import WorstCase, plan_many, worst_case
-from .clips import Clip, clip_of, read_clip
-from .draw import draw
-from .encoder import WindowEncoder
-from .explain import explain, settings
-from .files import MAX_PIXELS
-from .fitting import Conflict
-from .fold import fold_normalization
-from .from_timm import from_timm
-from .labels import LabelTransform, transform_labels
-from .load import decode_jpeg_on, load, measure
-from .packing import PackedRows, cu_seqlens, pack_patches, patch_ids
-from .patches import Patches, patchify, patchify_video, unpatchify
-from .pdf import PdfPage, pdf_pages, render
-from .plan import Part, Plan, Resized
-from .planning import SizePlans, plan, plan_sizes, plan_video
-from .pool import Failure, PatchStream, patchify_all
-from .reels import ClipSize, measure_clip
-from .regions import Crop, crop, patch_regions, region, token_frames, token_grids, token_map, token_regions, tokens_in
-from .resize import resize
-from .scan import Scan, Scanned, Summary, scan, summarize
-from .tables import Aspect, TableKind, axis_weights, resample_table, table_for
-from .vit import Features, VisionEncoder, VitConfig
+from .cutting.fold import fold_normalization
+from .cutting.packing import PackedRows, cu_seqlens, pack_patches, patch_ids
+from .cutting.patches import Patches, patchify, patchify_video, unpatchify
+from .cutting.pool import Failure, PatchStream, patchify_all
+from .cutting.resize import resize
+from .encoders.encoder import WindowEncoder
+from .encoders.from_timm import from_timm
+from .encoders.tables import Aspect, TableKind, axis_weights, resample_table, table_for
+from .encoders.vit import Features, VisionEncoder, VitConfig
+from .loading.clips import Clip, clip_of, read_clip
+from .loading.files import MAX_PIXELS
+from .loading.load import decode_jpeg_on, load, measure
+from .loading.pdf import PdfPage, pdf_pages, render
+from .loading.reels import ClipSize, measure_clip
+from .places.draw import draw
+from .places.labels import LabelTransform, transform_labels
+from .places.regions import (
+    Crop,
+    crop,
+    patch_regions,
+    region,
+    token_frames,
+    token_grids,
+    token_map,
+    token_regions,
+    tokens_in,
+)
+from .plans.advise import NEEDS, Advice, Task, advise, x_heights
+from .plans.boxes import clipped, rounded
+from .plans.budget import WorstCase, plan_many, worst_case
+from .plans.explain import explain, settings
+from .plans.fitting import Conflict
+from .plans.plan import Part, Plan, Resized
+from .plans.planning import SizePlans, plan, plan_sizes, plan_video
+from .plans.scan import Scan, Scanned, Summary, scan, summarize
 
 __all__ = [
     "MAX_PIXELS",

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from mrope.checks import whole
 
+from ..loading.decoded import Decoded
 from . import fused
-from .decoded import Decoded
 from .resize import Filter, interleaved, resize
 
 BLOCK = 4096

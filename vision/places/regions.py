@@ -24,11 +24,11 @@ from torch import Tensor
 from mrope.checks import Number, one_of, whole
 from mrope.families import Boxes, Family, PatchOrder
 
-from .boxes import Shapes, into_window, listed, out_of_window
-from .load import load
-from .orders import in_order
-from .pictures import Picture
-from .plan import Part, Plan, Size
+from ..cutting.orders import in_order
+from ..loading.load import load
+from ..loading.pictures import Picture
+from ..plans.boxes import Shapes, into_window, listed, out_of_window
+from ..plans.plan import Part, Plan, Size
 
 Region: TypeAlias = np.ndarray | Tensor | Sequence[Any]
 

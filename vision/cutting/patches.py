@@ -29,20 +29,20 @@ from torch import Tensor
 from mrope.checks import Number, one_of, whole
 from mrope.families import Family, PatchOrder
 
+from ..loading.clips import Clip
+from ..loading.decoded import Decoded
+from ..loading.files import MAX_PIXELS, File, is_file, naming
+from ..loading.load import Background, decode, decode_jpeg_on
+from ..loading.pages import fresh
+from ..loading.pdf import PdfPage, render
+from ..loading.pictures import Picture, check_kind
+from ..plans.fitting import check_clips, check_family
+from ..plans.footage import footage
+from ..plans.plan import Part, Plan, Resized, Size
+from ..plans.planning import check_plan, plan, plan_footage, plan_video
+from ..plans.prompt import Tokenizer
 from . import fused
-from .clips import Clip
-from .decoded import Decoded
-from .files import MAX_PIXELS, File, is_file, naming
-from .fitting import check_clips, check_family
-from .footage import footage
-from .load import Background, decode, decode_jpeg_on
 from .orders import by_token
-from .pages import fresh
-from .pdf import PdfPage, render
-from .pictures import Picture, check_kind
-from .plan import Part, Plan, Resized, Size
-from .planning import check_plan, plan, plan_footage, plan_video
-from .prompt import Tokenizer
 from .resize import resize
 from .strips import strips
 

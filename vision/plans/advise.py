@@ -14,9 +14,9 @@ from jaxtyping import Bool, Float, Int64
 from mrope.checks import Number, one_of, positive
 from mrope.families import Family
 
+from ..loading.load import load
+from ..loading.pictures import Picture
 from .fitting import check_family
-from .load import load
-from .pictures import Picture
 from .plan import Plan
 from .planning import plan
 

@@ -18,8 +18,8 @@ from mrope.checks import one_of, whole
 from mrope.encodings.operands import without_autocast
 from mrope.families import PatchOrder
 
-from .orders import in_order
-from .packing import check_order
+from ..cutting.orders import in_order
+from ..cutting.packing import check_order
 
 TableKind: TypeAlias = Literal[
     "bilinear",

@@ -14,7 +14,9 @@ from mrope.checks import Number, one_of
 from mrope.families import Family
 from mrope.spans import Span
 
-from .files import is_file, naming
+from ..loading.files import is_file, naming
+from ..loading.load import measure
+from ..loading.pictures import Picture, name_of
 from .fitting import (
     MAX_SIDE,
     Conflict,
@@ -28,8 +30,6 @@ from .fitting import (
     refuse,
 )
 from .footage import ClipSource, Footage, footage
-from .load import measure
-from .pictures import Picture, name_of
 from .plan import Part, Plan, Resized, Size
 from .prompt import Tokenizer, clip_spans, picture_spans, prompt_tokens
 

@@ -13,9 +13,9 @@ from torch import Tensor
 from mrope.checks import one_of, whole
 from mrope.families import Boxes, Family
 
-from .boxes import each, rounded
-from .plan import Plan
-from .planning import plan
+from ..plans.boxes import each, rounded
+from ..plans.plan import Plan
+from ..plans.planning import plan
 
 Frame: TypeAlias = Literal["original", "stored"]
 """What labels were drawn on: the "original" picture upright, or the pixels as "stored", by a tool that ignores EXIF."""

@@ -14,10 +14,10 @@ from torch import Tensor
 
 from mrope.checks import one_of, whole
 
-from .boxes import into_window, listed
-from .load import load
-from .pictures import Picture
-from .plan import Plan
+from ..loading.load import load
+from ..loading.pictures import Picture
+from ..plans.boxes import into_window, listed
+from ..plans.plan import Plan
 from .regions import Region, token_map
 
 if TYPE_CHECKING:

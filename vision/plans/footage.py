@@ -17,12 +17,12 @@ from torch import Tensor
 from mrope.checks import Number, positive, whole
 from mrope.families import Family
 
-from .clips import Clip
-from .files import MAX_PIXELS, File, is_file, name_of
+from ..loading.clips import Clip
+from ..loading.files import MAX_PIXELS, File, is_file, name_of
+from ..loading.load import as_tensor
+from ..loading.reels import naming, open_reel, step_times
 from .fitting import check_side
-from .load import as_tensor
 from .plan import Size
-from .reels import naming, open_reel, step_times
 
 ClipSource = tuple[int, int, int] | Clip | File | np.ndarray | Tensor
 

@@ -15,8 +15,8 @@ from mrope.encoding import Encoding
 from mrope.encodings import AxialRope, Dinov3Rope, Eva02Rope, MixedRope, NoPe
 from mrope.families import Family
 
-from .fitting import check_family
-from .orders import by_token
+from ..cutting.orders import by_token
+from ..plans.fitting import check_family
 from .vit import Activation, Norm, VisionEncoder, VitConfig
 
 _HEADS = ("head", "fc_norm", "attn_pool")

@@ -19,12 +19,12 @@ import torch
 from mrope.checks import one_of, whole
 from mrope.families import Family
 
-from .files import MAX_PIXELS
-from .fitting import check_family, picture_limits
-from .load import Background
+from ..loading.files import MAX_PIXELS
+from ..loading.load import Background
+from ..loading.pictures import OnError, Picture, check_kind, check_several, name_of
+from ..plans.fitting import check_family, picture_limits
+from ..plans.plan import Resized
 from .patches import Dtype, Impl, Patches, patchify
-from .pictures import OnError, Picture, check_kind, check_several, name_of
-from .plan import Resized
 
 Outcome: TypeAlias = "Patches | Failure"
 

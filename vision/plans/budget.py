@@ -13,10 +13,10 @@ from jaxtyping import Int64
 from mrope.checks import Number, one_of, positive, whole
 from mrope.families import Family
 
-from .files import is_file, naming
+from ..loading.files import is_file, naming
+from ..loading.load import measure
+from ..loading.pictures import Picture, check_kind, check_several, name_of
 from .fitting import check_family, check_side, picture_limits
-from .load import measure
-from .pictures import Picture, check_kind, check_several, name_of
 from .plan import Plan, Size
 from .planning import plan, plan_sizes
 

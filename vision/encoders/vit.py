@@ -26,10 +26,10 @@ from mrope.encodings.operands import check_encoding
 from mrope.families.record import PatchOrder
 from mrope.spans import Grid
 
-from .fold import BytesLinear
-from .orders import in_order
-from .packing import check_order
-from .patches import Patches
+from ..cutting.fold import BytesLinear
+from ..cutting.orders import in_order
+from ..cutting.packing import check_order
+from ..cutting.patches import Patches
 from .tables import Aspect, TableKind, table_for
 
 Activation: TypeAlias = Literal["gelu", "gelu-tanh", "quick-gelu", "swiglu"]

@@ -19,11 +19,11 @@ import numpy as np
 from mrope.checks import one_of, whole
 from mrope.families import Family
 
-from .files import is_file
+from ..loading.files import is_file
+from ..loading.load import measure
+from ..loading.pdf import pdf_pages
+from ..loading.pictures import OnError, check_kind, name_of
 from .fitting import Conflict, check_family, picture_limits
-from .load import measure
-from .pdf import pdf_pages
-from .pictures import OnError, check_kind, name_of
 from .plan import Plan, Size
 from .planning import plan
 

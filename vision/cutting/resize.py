@@ -15,7 +15,7 @@ from torch import Tensor
 from mrope.checks import one_of, whole
 from mrope.families.record import Filter
 
-from .pages import fresh
+from ..loading.pages import fresh
 
 
 def resize(

@@ -1,0 +1,1 @@
+from vision.cutting.strips import strips as strips

@@ -1,1 +1,0 @@
-from vision.load import _straight as _straight

@@ -1,0 +1,1 @@
+from vision.loading.load import _straight as _straight

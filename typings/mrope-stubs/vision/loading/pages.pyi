@@ -1,0 +1,1 @@
+from vision.loading.pages import fresh as fresh

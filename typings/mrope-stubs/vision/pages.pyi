@@ -1,1 +1,0 @@
-from vision.pages import fresh as fresh

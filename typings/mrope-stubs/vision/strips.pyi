@@ -1,1 +1,0 @@
-from vision.strips import strips as strips

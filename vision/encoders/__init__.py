@@ -1,0 +1,1 @@
+"""Vision encoders over packed patches of any size."""

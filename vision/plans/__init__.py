@@ -1,0 +1,1 @@
+"""What will become of pictures and clips, told from their sizes alone."""
