@@ -109,7 +109,8 @@ def turned(pixels: UInt8[Tensor, "3 H W"], orientation: int) -> UInt8[Tensor, "3
         flipped = [axis for axis, step in ((1, down), (2, right)) if step < 0]
         return (pixels.mT if transposed else pixels).flip(flipped)
     # One item of three bytes a pixel: numpy moves them together.
-    stored = pixels.permute(1, 2, 0).numpy().view("V3")[..., 0]
+    rows = pixels.permute(1, 2, 0)
+    stored = (rows if rows.stride(2) == 1 else rows.contiguous()).numpy().view("V3")[..., 0]
     upright = np.ascontiguousarray((stored.T if transposed else stored)[::down, ::right])
     return torch.from_numpy(upright.view(np.uint8).reshape(*upright.shape, 3)).permute(2, 0, 1)
 
