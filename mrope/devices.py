@@ -20,3 +20,12 @@ def choose_device(name: str) -> str:
     if name == "cuda" and not torch.cuda.is_available():
         raise ValueError("device is 'cuda', but PyTorch finds no GPU here; use 'cpu' or 'auto'")
     return name
+
+
+def check_device(device: torch.device | str | None) -> None:
+    """Refuse a device that torch does not find here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(f"device is {str(device)!r}; expected one that torch finds here ({why})") from None

@@ -318,7 +318,7 @@ def test_boxes_of_coco_are_not_taken_for_corners(box: list[int]) -> None:
     plan = family("qwen3-vl").plan((600, 800))
     for value in (box, [[1, 2, 3, 4], box], np.array([[box]]), torch.tensor(box)):
         with pytest.raises(
-            ValueError, match=r"bbox is \[.*\]; expected \[left, top, right, bottom\] .*box_format='xywh'"
+            ValueError, match=r"bbox: \[.*\] came; expected \[left, top, right, bottom\] .*box_format='xywh'"
         ):
             transform_labels({"bbox": value}, plan)
     with pytest.raises(ValueError, match="with no side below 0"):
@@ -329,10 +329,10 @@ def test_a_key_says_whether_it_holds_boxes_or_points() -> None:
     plan = family("qwen3-vl").plan((600, 800))
     wrong: Any
     for wrong in ({"point": [1, 2, 3, 4]}, {"polygons": [[[1, 2], [3, 4], [5, 6]], [1, 2, 3, 4]]}):
-        with pytest.raises(ValueError, match=r"has shape \(4,\); expected points \(..., 2\)"):
+        with pytest.raises(ValueError, match=r"shape \(4,\) came; expected points \(..., 2\)"):
             transform_labels(wrong, plan)
     for wrong in ({"bbox": [1, 2]}, {"boxes": [[1, 2, 3, 4], [1, 2]]}):
-        with pytest.raises(ValueError, match=r"has shape \(2,\); expected boxes \(..., 4\)"):
+        with pytest.raises(ValueError, match=r"shape \(2,\) came; expected boxes \(..., 4\)"):
             transform_labels(wrong, plan)
     either = transform_labels({"where": [[80, 60, 160, 120], [8, 6]]}, plan, keys=("where",))
     assert either == {"where": [[100, 100, 200, 200], [10, 10]]}
@@ -390,3 +390,45 @@ def test_columns_that_do_not_fit_a_batch_are_refused() -> None:
             transform({"image": [(600, 800), (300, 800)], "points": column})
     with pytest.raises(ValueError, match="none of the keys"):
         transform({"image": [(600, 800)], "text": ["a"]})
+
+
+def test_shares_have_digits() -> None:
+    planned = plan_of((600, 800), family("qwen3-vl"))
+    with pytest.raises(ValueError, match=r"digits is 0, and this model writes shares of 0\.\.1; expected 3 or more"):
+        transform_labels({"bbox": [1, 2, 3, 4]}, planned, convention="0-1", digits=0)
+    found = transform_labels({"bbox": [80, 60, 160, 300]}, planned, convention="0-1", digits=3)
+    assert found == {"bbox": [0.1, 0.1, 0.2, 0.5]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"keys": "bbox"}, "keys"),
+        ({"digits": -1}, "digits is -1"),
+        ({"min_tokens": 10, "max_tokens": 5}, "min_tokens is 10, above max_tokens 5"),
+        ({"conflict": "tile"}, "conflict"),
+        ({"conflict": "skip"}, "conflict"),
+        ({"convention": "pixels"}, "convention"),
+        ({"family": "qwen2-vl"}, "family"),
+    ],
+)
+def test_wrong_settings_of_a_label_transform_are_refused_when_it_is_made(settings: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        LabelTransform(**{"family": family("qwen2-vl"), **settings})
+
+
+@pytest.mark.parametrize("kind", [np.array, torch.tensor], ids=["array", "tensor"])
+def test_sizes_come_as_arrays_too(kind: Any) -> None:
+    transform = LabelTransform(family=family("qwen2.5-vl"), picture="size", digits=0)
+    assert transform({"size": kind([480, 640]), "points": [[320, 240]]})["points"] == [[322, 238]]
+    batch = {"size": kind([[480, 640], [960, 640]]), "points": [[[320, 240]], [[320, 240]]]}
+    assert transform(batch)["points"] == [[[322, 238]], [[322, 238]]]
+
+
+def test_flat_polygons_are_refused_by_their_key() -> None:
+    planned = plan_of((600, 800), family("qwen3-vl"))
+    for key in ("polygon", "segmentation"):
+        with pytest.raises(ValueError, match=rf"{key}: boxes or points have shape \(6,\); .* a row for each corner"):
+            transform_labels({key: [1, 2, 30, 4, 5, 60]}, planned, keys=(key,))
+    with pytest.raises(TypeError, match="size"):
+        clipped([[1, 2]], 1000)  # pyright: ignore[reportArgumentType]

@@ -160,7 +160,7 @@ def test_one_picture_is_no_list_of_pictures(one: Any) -> None:
         ((3, 480, 640), r"picture 1 is \(3, 480, 640\); expected \(height, width\): plan clips with plan_video"),
         ((480, 0), "width of picture 1 is 0"),
         ((480, "640"), "width of picture 1 is '640'"),
-        (object(), "picture 1 is a path, .*; got a object"),
+        (object(), "picture 1 is a object; expected a path, "),
         (b"no picture", "picture of 10 bytes: not a picture"),
     ],
 )
@@ -283,3 +283,31 @@ def test_settings_name_the_limits(name: str) -> None:
     limits = ("none",) if record.image_tokens is None else map(str, (*record.image_tokens, *record.pixel_limits))
     assert all(limit in words["limits"] for limit in limits)
     assert words["patch order"] == record.patch_order
+
+
+def test_what_is_left_of_a_budget_is_less_than_any_next_size() -> None:
+    record, rng = family("qwen2.5-vl"), np.random.default_rng(0)
+    cases = [([(1858, 1677), (1425, 303)], 1078), ([(362, 1764), (1943, 55)], 236)]
+    cases += [([tuple(rng.integers(28, 2500, 2).tolist()) for _ in range(3)], 700 + 23 * n) for n in range(60)]
+    for sizes, budget in cases:
+        plans = plan_many(sizes, record, budget=budget)
+        rest = budget - sum(one.tokens for one in plans)
+        assert rest >= 0
+        for size, one in zip(sizes, plans, strict=True):
+            limit = one.tokens + rest
+            if one.tokens < plan(size, record).tokens:
+                larger = plan_sizes([size], record, max_tokens=limit, conflict="skip")
+                assert larger.tokens[0] <= one.tokens
+
+
+@pytest.mark.parametrize("limit", [100, 430, 670, 1270, None])
+def test_the_worst_case_of_slices_is_not_beaten(limit: int | None) -> None:
+    record, rng = family("minicpm-v4.7"), np.random.default_rng(1)
+    limit = 10**6 if limit is None else limit
+    ratios = np.exp(rng.uniform(-np.log(200), np.log(200), 40_000))
+    areas = np.exp(rng.uniform(np.log(2000), np.log(9e6), 40_000))
+    sizes = np.stack([np.sqrt(areas * ratios), np.sqrt(areas / ratios)], axis=1).round().clip(1).astype(np.int64)
+    sizes = np.concatenate([sizes[sizes.max(1) <= 200 * sizes.min(1)], [(5657, 119), (126, 9666)]])
+    found = plan_sizes(sizes, record, max_tokens=limit, conflict="skip")
+    assert worst_case(record, max_tokens=limit).tokens >= found.tokens.max()
+    assert worst_case(record, max_tokens=limit, count="prompt").prompt_tokens >= found.prompt_tokens.max()

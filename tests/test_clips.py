@@ -120,6 +120,8 @@ KINDS: dict[str, dict[str, Any]] = {
     "h265": {"codec": "libx265", "options": {"x265-params": "log-level=none:keyint=12"}},
     "bare-h264": {"kind": "h264"},
     "open-gop": {"options": {"x264-params": "open-gop=1:keyint=12:bframes=3"}},
+    "intra-refresh": {"options": {"x264-params": "intra-refresh=1:keyint=12"}},
+    "mpeg2": {"kind": "mpegts", "codec": "mpeg2video", "options": {"g": "12", "bf": "2"}},
     "one-key-frame": {"options": {"g": "999"}},
     "with-sound": {"kind": "mov", "sound": 2},
 }
@@ -290,6 +292,187 @@ def test_only_what_is_needed_is_decoded() -> None:
         read_clip(bytes(data), indices=[15])
 
 
+def moving(count: int) -> list[np.ndarray]:
+    """Coloured squares that move to the right, whose every frame is built on the one before."""
+    squares = np.random.default_rng(0).integers(0, 256, (8, 12, 3), dtype=np.uint8).repeat(8, 0).repeat(8, 1)
+    return [np.roll(squares, 3 * number, 1) for number in range(count)]
+
+
+@pytest.mark.parametrize("kind", ["mp4", "matroska", "mpegts"])
+def test_periodic_intra_refresh_gave_other_frames(kind: str) -> None:
+    data = video(moving(90), kind=kind, options={"x264-params": "intra-refresh=1:keyint=20"})
+    every = decoded(data)
+    with av.open(io.BytesIO(data)) as container:
+        assert sum(packet.is_keyframe for packet in container.demux(video=0)) >= 3  # all but one build up bit by bit
+    for picks in (*([number] for number in range(0, 90, 3)), [0, 89], [22, 51, 64], list(range(40, 60)), range(90)):
+        clip = read_clip(data, indices=picks)
+        np.testing.assert_array_equal(rows(clip), np.stack([every[index] for index in picks]))
+
+
+def test_files_that_were_joined_lost_half_of_their_frames(tmp_path: Path) -> None:
+    dark, bright = ([np.full((48, 64, 3), value, np.uint8)] * 30 for value in (40, 200))
+    for lengths in ((30, 30), (30, 20), (20, 30)):
+        path = tmp_path / "joined.ts"
+        path.write_bytes(b"".join(video(f[:n], kind="mpegts") for f, n in zip((dark, bright), lengths, strict=True)))
+        reads: Any
+        for reads in (measure_clip, lambda path: read_clip(path, fps=5)):
+            with pytest.raises(
+                ValueError, match=r"joined\.ts: its times go back from [0-9.]+ to 0 seconds, as in file"
+            ):
+                reads(path)
+
+
+def test_frames_before_the_first_key_frame_were_others() -> None:
+    data = video(moving(50), kind="mpegts", options={"x264-params": "keyint=12:scenecut=0:bframes=0"})
+    with av.open(io.BytesIO(data)) as container:
+        places = [packet.pos for packet in container.demux(video=0) if packet.size]
+    assert places[0] is not None
+    data = data[: places[0]] + data[places[5] :]  # a recording that begins between two key frames
+    every = decoded(data)
+    assert len(every) == 50 - 12
+    clip = read_clip(data, indices=range(38))
+    np.testing.assert_array_equal(rows(clip), np.stack(every))
+    assert clip.seconds.tolist() == pytest.approx([number / 30 for number in range(38)])
+    assert measure_clip(data).frames == 38
+
+
+def test_frames_that_vp8_does_not_show_were_counted() -> None:
+    data = bytearray(video(pictures(20), kind="webm", codec="libvpx"))
+    with av.open(io.BytesIO(bytes(data))) as container:
+        packet = [bytes(packet) for packet in container.demux(video=0) if packet.size][7]
+    place = data.index(packet)
+    data[place] &= ~0x10  # the bit that says that a frame is shown
+    every = decoded(bytes(data))
+    assert len(every) == measure_clip(bytes(data)).frames == 19
+    clip = read_clip(bytes(data), indices=range(19))
+    np.testing.assert_array_equal(rows(clip), np.stack(every))
+    assert clip.seconds[6:8].tolist() == pytest.approx([6 / 30, 8 / 30], abs=1e-3)
+
+
+def test_damaged_frames_came_back_as_good(tmp_path: Path) -> None:
+    whole = video(moving(48), options={"x264-params": "keyint=12:scenecut=0:open-gop=0:bframes=0"})
+    every, seen = decoded(whole), 0
+    with av.open(io.BytesIO(whole)) as container:
+        packets = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    path = tmp_path / "damaged.mp4"
+    for number in (14, 15, 16, 17, 18, 19):
+        place, size = packets[number]
+        assert place is not None
+        data = bytearray(whole)
+        for byte in range(place + size // 2, place + size // 2 + 4):
+            data[byte] ^= 0xFF
+        path.write_bytes(data)
+        with av.open(str(path)) as container:
+            marked = [frame.is_corrupt for frame in container.decode(video=0)]
+        if not any(marked):  # the decoder does not notice it
+            continue
+        seen += 1
+        assert marked.index(True) == number
+        with pytest.raises(ValueError, match=rf"^{path}: frame {number} is damaged$"):
+            read_clip(path, frames=48)
+        with pytest.raises(ValueError, match=rf"^{path}: frame {number} is damaged, and frame 23 is built on it$"):
+            read_clip(path, indices=[23])
+        clip = read_clip(path, indices=[0, number - 1, 24, 47])
+        np.testing.assert_array_equal(rows(clip), np.stack([every[index] for index in (0, number - 1, 24, 47)]))
+    assert seen
+
+
+def test_a_size_that_changes_midway_is_told_with_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "grows.h264"
+    path.write_bytes(video(pictures(5), kind="h264") + video(pictures(5, 96, 80), kind="h264"))
+    reads: Any
+    for reads in (
+        lambda: read_clip(path, indices=range(10)),
+        lambda: patchify_video(path, family("qwen3-vl"), frames=10),
+    ):
+        with pytest.raises(
+            ValueError, match=rf"^{path}: frame 5 is \(96, 80\) \(height, width\), the first one \(48, 6"
+        ):
+            reads()
+    assert read_clip(path, indices=[0, 4]).frames.shape == (2, 3, 48, 64)
+
+
+TRANSPARENT = {
+    "qtrle": ("mov", "argb"),
+    "png": ("mov", "rgba"),
+    "libvpx-vp9": ("webm", "yuva420p"),
+    "libvpx": ("webm", "yuva420p"),
+    "prores_ks": ("mov", "yuva444p10le"),
+}
+
+
+@pytest.mark.parametrize("codec", TRANSPARENT)
+def test_transparent_videos_lay_over_black(codec: str) -> None:
+    if codec not in av.codecs_available:
+        pytest.skip(f"PyAV was built without {codec}")
+    kind, pixels = TRANSPARENT[codec]
+    written = []
+    for number in range(4):
+        picture = np.zeros((32, 48, 4), np.uint8)
+        picture[8:24, 8 * number : 8 * number + 16] = (255, 0, 0, 255)
+        picture[24:, :16] = (0, 0, 255, 128)
+        written.append(picture)
+    file = io.BytesIO()
+    with av.open(file, "w", format=kind) as output:
+        stream: Any = output.add_stream(codec, rate=10)
+        stream.height, stream.width, stream.pix_fmt = 32, 48, pixels
+        stream.options = {"auto-alt-ref": "0", "b": "2M"} if codec == "libvpx" else {}
+        for picture in written:
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(picture, format="rgba").reformat(format=pixels)))
+        output.mux(stream.encode(None))
+    clip = read_clip(file.getvalue(), indices=[0, 1, 2, 3])
+    white = Image.new("RGBA", (48, 32), "white")
+    laid = [Image.alpha_composite(white, Image.fromarray(picture)).convert("RGB") for picture in written]
+    over = np.stack([np.array(picture) for picture in laid])
+    if codec in ("qtrle", "png"):
+        np.testing.assert_array_equal(rows(clip), over)
+    # Away from the edges, which lossy coding blurs.
+    for place in ((4, 4), (16, 44), (4, 44), (28, 6)):
+        np.testing.assert_allclose(rows(clip)[0][place].astype(int), over[0][place].astype(int), atol=12)
+
+
+SCREEN = [*range(0, 1000, 40), *range(10000, 11000, 40)]  # 25 frames in the first second, 25 in the eleventh
+
+
+@pytest.mark.parametrize("kind", ["mp4", "matroska", "mpegts"])
+def test_a_window_over_a_still_picture_had_too_few_moments(kind: str) -> None:
+    data = video(pictures(50), SCREEN, tick=MILLISECOND, kind=kind)
+    clip = read_clip(data, fps=2, end=10)
+    # 20 moments of ten seconds, the first four at 0, 0.44, 1.11 (frame 24 stays until 10 s) and 1.56 s: the rule sees
+    # 45 frames, 4.5 a second, and takes 0, 2, 5, 7, ...
+    assert clip.indices == (0, 11, *[24] * 18)
+    assert clip.rate == pytest.approx(2)
+    assert plan_video(clip, family("qwen2.5-vl")).seconds == pytest.approx(1)
+    for start, end, count in ((2, 8, 12), (0, 5, 10), (1, 10, 18), (0, 1, 2), (10, 11, 2), (9.5, 10.5, 2)):
+        clip = read_clip(data, fps=2, start=start, end=end)
+        assert len(clip.frames) == count
+        assert clip.rate == pytest.approx(2)
+    clip = read_clip(data, fps=10, start=0, end=1)  # as many as are there, however few the mean rate has
+    assert clip.indices == (0, 3, 5, 8, 11, 13, 16, 19, 21, 24)
+    clip = read_clip(data, frames=2, start=9.5, end=10.04)
+    assert (clip.indices, clip.rate) == ((24, 25), pytest.approx(2 / 0.54))
+
+
+def test_a_window_over_an_animation_whose_frames_last_unevenly() -> None:
+    data = animation("GIF", 4, [100, 100, 100, 2700])
+    clip = read_clip(data, fps=1)
+    # Three moments of three seconds; the rule sees four frames, 4/3 a second, the last one at 2.25 s.
+    assert (clip.indices, clip.rate) == ((0, 3, 3), pytest.approx(1))
+    clip = read_clip(data, fps=1, start=1, end=3)
+    assert (clip.indices, clip.rate) == ((3, 3), pytest.approx(1))
+    assert read_clip(data, seconds=[2.9]).indices == (3,)  # it is over at 3 s, not at 0.3 s + 0.75 s
+
+
+def test_the_rate_of_moments_that_were_asked_for_came_from_the_frames_found() -> None:
+    data = video(pictures(50), SCREEN, tick=MILLISECOND)
+    clip = read_clip(data, seconds=[number / 2 for number in range(20)])
+    assert clip.rate == 2
+    assert plan_video(clip, family("qwen2.5-vl")).seconds == 1
+    assert clip.seconds[-1] == pytest.approx(0.96)
+    assert read_clip(data, seconds=[3]).rate is None
+    assert read_clip(data, indices=[0, 24]).rate == pytest.approx(1 / 0.96)
+
+
 MATRICES = {
     1: (1, 0, 0, 1),
     2: (-1, 0, 0, 1),
@@ -377,6 +560,28 @@ def test_animation_that_does_not_say_how_long_its_frames_last(tmp_path: Path) ->
         read_clip(path, frames=2)
     size = measure_clip(path)
     assert (size.frames, size.fps, size.duration) == (3, None, None)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG"])
+def test_one_frame_without_a_duration_refused_the_whole_animation(kind: str) -> None:
+    for untold in range(3):
+        durations = [200 if number != untold else 0 for number in range(3)]
+        data = animation(kind, 3, durations)
+        begins = [0.0, 0.1 if untold == 0 else 0.2, 0.4 if untold == 2 else 0.3]
+        clip = read_clip(data, indices=range(3))
+        assert clip.seconds.tolist() == pytest.approx(begins)
+        assert clip.fps == pytest.approx(3 / 0.5)
+        assert measure_clip(data).duration == pytest.approx(0.5)
+
+
+def test_the_default_picture_of_an_apng_was_its_first_frame() -> None:
+    written = pictures(4, 20, 36)
+    images = [Image.fromarray(picture) for picture in written]
+    data = encoded(images[0], "PNG", save_all=True, append_images=images[1:], duration=200, default_image=True)
+    clip = read_clip(data, indices=[0, 1, 2])
+    np.testing.assert_array_equal(rows(clip), np.stack(written[1:]))
+    assert (clip.fps, clip.seconds.tolist()) == (5, [0, 0.2, 0.4])
+    assert measure_clip(data).frames == 3
 
 
 def test_a_single_picture_is_a_clip_of_one_frame() -> None:

@@ -191,3 +191,12 @@ def test_the_example_draws_a_page(tmp_path: Path) -> None:
     assert np.median(half[inside]) > 40 > np.median(half[right_of_half])
     empty = changed[round(0.95 * 1754 * scale) :]
     assert 0.05 < (empty > 20).mean() < 0.2  # the grid alone: one line in about 29 pixels down and across
+
+
+def test_tokens_are_whole_numbers_and_labels_words() -> None:
+    picture = torch.zeros(3, 56, 84, dtype=torch.uint8)
+    planned = plan(picture, family("qwen2-vl"))
+    wrong: Any = {"tokens": [1.5]}, {"boxes": [[1, 2, 30, 40]], "labels": [1]}
+    for options in wrong:
+        with pytest.raises(TypeError, match=r"tokens|labels"):
+            draw(picture, planned, **options)

@@ -297,7 +297,7 @@ def test_refused_values(array: Any, message: str) -> None:
 
 
 def test_refused_type() -> None:
-    with pytest.raises(TypeError, match="got a int"):
+    with pytest.raises(TypeError, match="picture is a int; expected a path, "):
         load(cast(Any, 3))
 
 
@@ -534,3 +534,67 @@ def test_decode_jpeg_on_a_gpu(orientation: int) -> None:
     difference = decoded.cpu().int() - load(file).int()
     assert difference.abs().max() <= 16  # another inverse transform, and other colours between the samples
     assert difference.abs().float().mean() < 1
+
+
+@pytest.mark.parametrize("orientation", UPRIGHT)
+@pytest.mark.parametrize("mode", ["RGB", "L", "P", "RGBA", "CMYK", "I;16", "1"])
+@pytest.mark.parametrize("compression", ["raw", "tiff_lzw"])
+def test_a_tiff_opened_from_its_path_is_turned(compression: str, mode: str, orientation: int, tmp_path: Path) -> None:
+    # Pillow maps uncompressed ones into memory, with their sides swapped before they are turned.
+    values = noise(24, 40, 4)
+    image = (
+        Image.fromarray(values[..., :2].copy().view(np.uint16)[..., 0])
+        if mode == "I;16"
+        else Image.fromarray(values).convert("RGB").convert(mode)
+    )
+    path = tmp_path / "some.tif"
+    image.save(path, exif=exif(orientation), compression=compression)
+    expected = Decoded(load(image), orientation).all()
+    with Image.open(path) as image:
+        for picture in (path, path.read_bytes(), image, Image.open(io.BytesIO(path.read_bytes()))):
+            assert measure(picture) == (tuple(expected.shape[1:]), orientation)
+            assert torch.equal(load(picture), expected)
+
+
+def test_the_orientation_of_a_tiff_in_xmp_swaps_its_size() -> None:
+    text = b'<x:xmpmeta><rdf:Description tiff:Orientation="6"/></x:xmpmeta>'
+    file = encoded(Image.fromarray(gray(STORED)), "TIFF", tiffinfo={700: text})
+    for picture in (file, Image.open(io.BytesIO(file))):
+        assert measure(picture) == ((3, 2), 6)
+        np.testing.assert_array_equal(pixels(picture), gray(UPRIGHT[6]))
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_exif_as_text_behind_the_pixels_of_a_png(packed: bool) -> None:
+    raw = exif(6).tobytes()
+    text = f"\nexif\n{len(raw):8d}\n{raw.hex()}\n".encode()
+    content = b"Raw profile type exif\0" + (b"\0" + zlib.compress(text) if packed else text)
+    data = encoded(Image.fromarray(gray(STORED)), "PNG")
+    end = data.index(b"IEND") - 4
+    data = data[:end] + chunk(b"zTXt" if packed else b"tEXt", content) + data[end:]
+    decoded = Image.open(io.BytesIO(data))
+    decoded.load()
+    for picture in (data, Image.open(io.BytesIO(data)), decoded):
+        assert measure(picture) == ((3, 2), 6)
+        np.testing.assert_array_equal(pixels(picture), gray(UPRIGHT[6]))
+
+
+def test_the_limit_that_pillow_has_of_its_own_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
+    file = encoded(Image.new("RGB", (60, 50)), "WEBP")
+    for look in (load, measure):
+        with pytest.raises(ValueError, match=r"picture of \d+ bytes: .*PIL.Image.MAX_IMAGE_PIXELS limits the whole"):
+            look(file)
+
+
+def test_tensors_without_values_and_odd_ones_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"tensor is .* on meta; expected a dense one"):
+        load(torch.empty(3, 4, 5, device="meta"))
+    with pytest.raises(ValueError, match=r"tensor is torch.sparse_coo on cpu; expected a dense one"):
+        load(torch.zeros(4, 5).to_sparse())
+    with pytest.raises(ValueError, match=r"reaches from 1\.00000012 to 1\.00000012; expected"):
+        load(np.full((5, 7), 1.0000001, np.float32))
+    cut = encoded(Image.fromarray(noise(40, 50)), "AVIF")[:-300]
+    with pytest.raises(ValueError, match="picture of") as caught:
+        load(cut)
+    assert "clip" not in str(caught.value)

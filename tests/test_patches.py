@@ -262,7 +262,7 @@ def test_plans_that_were_made_before() -> None:
         patchify(pictures, QWEN2, plans=[plans[0], clip])
     with pytest.raises(ValueError, match="2 plans came for 1 pictures"):
         patchify(pictures[:1], QWEN2, plans=plans)
-    with pytest.raises(ValueError, match="expected one each, and no other limits"):
+    with pytest.raises(ValueError, match="expected one each, and no limits nor conflict"):
         patchify(pictures, QWEN2, plans=plans, max_tokens=9)
     with pytest.raises(ValueError, match=r"picture 0: decoded to \(300, 200\) .* its plan is for \(60, 90\)"):
         patchify(pictures[::-1], QWEN2, plans=plans)
@@ -365,3 +365,29 @@ def test_peak_memory_is_one_picture_and_strips() -> None:
     assert not done.returncode, done.stderr
     for (kind, held), peak in zip(pixel.items(), done.stdout.split(), strict=True):
         assert int(peak) < held * 2000 * 3000 + strips, kind
+
+
+def test_a_picture_that_does_not_fit_its_plan_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "photo.jpg"
+    path.write_bytes(encoded(Image.fromarray(noise(60, 90)), "JPEG"))
+    with pytest.raises(ValueError, match=r"photo\.jpg: decoded to \(60, 90\) .* its plan is for \(90, 60\)"):
+        patchify(str(path), QWEN2, plans=[plan((90, 60), QWEN2)])
+    with pytest.raises(ValueError, match="and no limits nor conflict"):
+        patchify(str(path), QWEN2, plans=[plan((60, 90), QWEN2)], conflict="pad")
+    with pytest.raises(ValueError, match="device is 'nonsense'; expected one that torch finds here"):
+        patchify(str(path), QWEN2, device="nonsense")
+
+
+def test_padded_clips_are_black_beyond_their_frames() -> None:
+    clip = torch.full((3, 3, 150, 500), 255, dtype=torch.uint8)
+    with pytest.raises(ValueError, match='or conflict="pad"'):
+        patchify_video(clip, QWEN3, max_tokens=5, min_tokens=1)
+    cut = patchify_video(clip, QWEN3, max_tokens=5, min_tokens=1, conflict="pad", dtype="uint8")
+    (planned,) = cut.plans
+    assert (planned.resized, planned.grid, planned.tokens) == ((19, 64), (2, 2, 4), 4)
+    (frames,) = unpatchify(cut)
+    assert frames.shape == (3, 3, *planned.resized)
+    assert bool((frames == 255).all())
+    height, width = planned.resized
+    black = planned.canvas[0] * planned.canvas[1] - height * width
+    assert int((cut.values == 0).sum()) == 4 * 3 * black  # four frames, the last one twice

@@ -15,8 +15,8 @@ from PIL import Image
 from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 from transformers.models.qwen3_vl.video_processing_qwen3_vl import smart_resize as smart_resize_clip
 
-from mrope import Family, family
-from mrope.vision import Part, Plan, clip_of, plan, plan_sizes, plan_video, read_clip
+from mrope import Family, family, family_names
+from mrope.vision import Part, Plan, Resized, clip_of, plan, plan_sizes, plan_video, read_clip
 
 QWEN2, QWEN25, QWEN3 = (family(name) for name in ("qwen2-vl", "qwen2.5-vl", "qwen3-vl"))
 SIDES = st.one_of(st.integers(1, 300), st.integers(1, 6000))
@@ -247,7 +247,14 @@ def test_a_clip_of_a_million_frames_is_refused_with_what_would_do() -> None:
     assert plan_video((1_000_000, 480, 640), QWEN3, max_tokens=500_000).tokens == 500_000
 
 
+def test_a_clip_has_an_end() -> None:
+    with pytest.raises(ValueError, match="frames is 1000000000; expected at most 4194304"):
+        plan_video((10**9, 56, 84), QWEN2, fps=2)
+
+
 def test_a_tokenizer_is_a_function() -> None:
+    with pytest.raises(TypeError, match=r"tokenizer gives no token ids of a text \(.*\); expected a list of them"):
+        plan_video((4, 480, 640), family("glm4v"), fps=2.0, tokenizer=len)  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="tokenizer"):
         plan_video((4, 480, 640), QWEN3, fps=2.0, tokenizer=3)  # pyright: ignore[reportArgumentType]
 
@@ -335,3 +342,56 @@ def test_what_cannot_be_planned_is_named() -> None:
         plan((1 << 24 | 1, 640), QWEN2)
     with pytest.raises(ValueError, match=r"size 1 is \[5, 16777217\] \(height, width\); expected 1 to 16777216 each"):
         plan_sizes([(5, 5), (5, 1 << 24 | 1)], QWEN2)
+
+
+def test_a_clip_that_its_last_step_carries_over_the_limit_is_padded() -> None:
+    # 5 frames count as 6: the rule's 2976 x 1664 would be 3 * 93 * 52 = 14,508 tokens.
+    with pytest.raises(ValueError, match=r'= 14508 tokens; max_tokens=\d+ would do, or conflict="pad", or .*"family"'):
+        plan_video((5, 2160, 3840), QWEN3)
+    padded = plan_video((5, 2160, 3840), QWEN3, conflict="pad")
+    rows, cols = padded.grid[1] // 2, padded.grid[2] // 2
+    # The largest size of this shape whose whole tokens are at most 12,288 / 3 a step.
+    assert rows * cols <= 4096 < (rows + 1) * (cols + 1)
+    assert padded.tokens == 3 * rows * cols
+    assert padded.canvas[0] - padded.resized[0] < 32
+    assert padded.canvas[1] - padded.resized[1] < 32
+    assert abs(padded.scale[0] - padded.scale[1]) < 1e-3
+    assert plan_video((6, 2160, 3840), QWEN3, conflict="pad") == plan_video((6, 2160, 3840), QWEN3)
+
+
+@pytest.mark.parametrize("name", [name for name in family_names() if family(name).video_pixels is not None])
+def test_padded_clips_keep_their_limit(name: str) -> None:
+    record = family(name)
+    for frames, height, width in ((1, 900, 700), (3, 480, 641), (5, 1080, 1921), (7, 60, 4000)):
+        padded = plan_video((frames, height, width), record, max_tokens=600, min_tokens=None, conflict="pad")
+        limit = 600 * (padded.grid[0] // padded.temporal_merge if record.video_budget == "frame" else 1)
+        assert padded.tokens <= limit
+
+
+def test_a_thin_clip_is_padded() -> None:
+    with pytest.raises(
+        ValueError, match=r'225\.0 to 1, the limit is 200 to 1; crop it, or plan it with conflict="pad"'
+    ):
+        plan_video((4, 20, 4500), QWEN3)
+    assert plan_video((4, 20, 4500), QWEN3, conflict="pad").resized == (20, 4500)
+
+
+def test_nothing_is_asked_of_pixels_that_are_resized() -> None:
+    moving = Resized(torch.zeros(4, 3, 56, 84, dtype=torch.uint8), QWEN2.plan_video((4, 56, 84), min_tokens=1))
+    for asked in ({"fps": 3}, {"frames": 2}, {"max_frames": 1}, {"tokenizer": len}, {"max_tokens": 9}):
+        with pytest.raises(
+            ValueError, match=f"{next(iter(asked))} is .*, and the pixels are resized to a plan already"
+        ):
+            plan_video(moving, QWEN2, **asked)
+
+
+def test_advice_is_not_what_was_refused() -> None:
+    with pytest.raises(ValueError, match=r'201.0 to 1, .*; crop it, or plan it with conflict="pad"$'):
+        plan((100, 20100), QWEN2, min_tokens=1, max_tokens=2, conflict="tile")
+
+
+def test_sizes_in_lists_and_empty_pictures() -> None:
+    with pytest.raises(TypeError, match=r"source 1 is \[480, 640\]; expected one picture, or a tuple"):
+        plan([(480, 640), [480, 640]], QWEN2)  # pyright: ignore
+    with pytest.raises(ValueError, match="width is 0; expected at least 1"):
+        plan(Image.new("RGB", (0, 5)), QWEN2)

@@ -329,3 +329,15 @@ def test_what_is_no_picture_is_called_by_its_place() -> None:
     stream = patchify_all(sources, QWEN2, on_error="keep")
     errors = [str(outcome.error) for outcome in stream if isinstance(outcome, Failure)]
     assert [error.split(" is ")[0] for error in errors] == ["picture 1", "picture 2"]
+
+
+def test_what_came_before_the_iterator_broke_is_given_out() -> None:
+    def sources() -> Iterator[np.ndarray]:
+        for side in (56, 84, 112, 140, 168):
+            yield noise(56, side)
+        raise RuntimeError("the disk is gone")
+
+    stream, grids = patchify_all(sources(), mrope.family("qwen2-vl"), workers=2), []
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        grids.extend(one.grids.tolist() for one in stream if isinstance(one, Patches))
+    assert grids == [[[1, 4, cols]] for cols in (4, 6, 8, 10, 12)]

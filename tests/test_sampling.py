@@ -100,6 +100,13 @@ def test_picks_equal_transformers(name: str, total: int, source_fps: float, fps:
         assert picks == expected
 
 
+def test_the_original_picks_the_frame_beside() -> None:
+    picks, theirs = sampling("qwen2-vl").indices(25471, 25, fps=2), reference("qwen2-vl", 25471, 25, fps=2)
+    assert len(picks) == len(theirs) == 768
+    assert picks[641] == 25471 * 641 // 768 == 21258  # 21258.9987, which float32 rounds up
+    assert theirs[641] == 21259
+
+
 @pytest.mark.parametrize("name", COUNTED)
 @settings(max_examples=100, deadline=None)
 @given(total=TOTALS, frames=st.integers(16, 180))

@@ -134,8 +134,8 @@ class _Asked:
         if "clips" not in found and (self.clips or self.fps is not None):
             option = "--clips" if self.clips else "--fps"
             raise ValueError(f"{option} is for clips, and none came; give a file with --clips, or a size: 640x480x60")
-        if "clips" in found and conflict not in ("error", "family"):
-            raise ValueError(f"--conflict is {conflict}; expected error or family for clips")
+        if "clips" in found and conflict not in ("error", "pad", "family"):
+            raise ValueError(f"--conflict is {conflict}; expected error, pad or family for clips")
         if self.column is not None and not any(one.lower().endswith(_ROWS) or glob.has_magic(one) for one in pictures):
             raise ValueError(f"--column is {self.column}, and no JSONL file came; drop it")
         if budget is not None and "clips" in found:

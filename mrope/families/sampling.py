@@ -50,7 +50,8 @@ class Sampling:
 
     The rules are those of the video processors of transformers 5.24 and of qwen-vl-utils (both are public code). They
     give at least `multiple` frames for every clip, while some of the originals fail on very short ones. "spaced" and
-    "stride" count their frames in whole numbers; the originals add up floats, and now and then get one frame more.
+    "stride" count in whole numbers; the originals multiply floats, and now and then get one frame more, or pick the
+    frame beside: of 768 picks of 25,471 frames, "spaced" gives frame 21258 for pick 641, and the original 21259.
     A rule knows one rate: of a clip whose rate varies it is the mean, and `mrope.vision.read_clip` takes the frames
     that are shown at the moments k / rate of the picks k, while transformers takes the frames of those numbers.
 
@@ -247,7 +248,10 @@ class Stamp:
         [7]
         """
         if tokenizer is not None:
-            return [len(tokenizer(text)) for text in texts]
+            try:
+                return [len(tokenizer(text)) for text in texts]
+            except TypeError as error:
+                raise TypeError(f"tokenizer gives no token ids of a text ({error}); expected a list of them") from error
         if self.pieces is None:
             raise ValueError(
                 "tokenizer is None, and it is not known how this family's tokenizer splits time stamps; give it, such "

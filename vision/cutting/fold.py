@@ -22,7 +22,11 @@ Frames: TypeAlias = Literal["repeated", "distinct"]
 
 
 class _OfBytes(nn.Module):
-    """Takes uint8 (or the same bytes as floats) and gives `output`, whatever autocast says: float32 weights count."""
+    """Takes uint8 (or the same bytes as floats) and gives `output`, whatever autocast says: float32 weights count.
+
+    Floats are not looked at, since models cast their patches before they embed them: of normalised ones the result is
+    wrong.
+    """
 
     output: torch.dtype
     weight: nn.Parameter

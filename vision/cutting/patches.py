@@ -27,6 +27,7 @@ from jaxtyping import Int64, Shaped, UInt8
 from torch import Tensor
 
 from mrope.checks import Number, one_of, whole
+from mrope.devices import check_device
 from mrope.families import Family, PatchOrder
 
 from ..loading.clips import Clip
@@ -35,11 +36,11 @@ from ..loading.files import MAX_PIXELS, File, is_file, naming
 from ..loading.load import Background, decode, decode_jpeg_on
 from ..loading.pages import fresh
 from ..loading.pdf import PdfPage, render
-from ..loading.pictures import Picture, check_kind
-from ..plans.fitting import check_clips, check_family
+from ..loading.pictures import Picture, check_kind, name_of
+from ..plans.fitting import ClipConflict, check_clips, check_family
 from ..plans.footage import footage
 from ..plans.plan import Part, Plan, Resized, Size
-from ..plans.planning import check_plan, plan, plan_footage, plan_video
+from ..plans.planning import check_plan, plan, plan_footage, resized_plan
 from ..plans.prompt import Tokenizer
 from . import fused
 from .orders import by_token
@@ -146,7 +147,8 @@ def patchify(
     one_of("conflict", conflict, ("error", "pad", "tile", "family"))
     check_family(family)
     whole("max_pixels", max_pixels, 1)
-    names = [None if is_file(picture) else f"picture {number}" for number, picture in enumerate(pictures)]
+    check_device(device)
+    names = [name_of(picture) or f"picture {number}" for number, picture in enumerate(pictures)]
     for number, picture in enumerate(pictures):
         if not isinstance(picture, Resized):
             check_kind(picture, f"picture {number}")
@@ -157,9 +159,9 @@ def patchify(
                 plans.append(plan(picture, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict))
     elif not isinstance(plans, (list, tuple)):
         raise TypeError(f"plans is a {type(plans).__name__}; expected a list with one plan a picture")
-    elif min_tokens is not None or max_tokens is not None or len(plans) != len(pictures):
+    elif (min_tokens, max_tokens, conflict, len(plans)) != (None, None, "error", len(pictures)):
         raise ValueError(
-            f"{len(plans)} plans came for {len(pictures)} pictures; expected one each, and no other limits"
+            f"{len(plans)} plans came for {len(pictures)} pictures; expected one each, and no limits nor conflict"
         )
     else:
         for number, one in enumerate(plans):
@@ -180,7 +182,7 @@ def patchify_video(
     max_frames: int | None = None,
     min_tokens: int | None = None,
     max_tokens: int | None = None,
-    conflict: Literal["error", "family"] = "error",
+    conflict: ClipConflict = "error",
     tokenizer: Tokenizer | None = None,
     dtype: Dtype = "float32",
     out: Out | None = None,
@@ -214,12 +216,16 @@ def patchify_video(
     >>> patchify_video(frames, mrope.family("qwen2-vl"), fps=2.0).grids
     tensor([[2, 4, 6]])
     """
-    one_of("conflict", conflict, ("error", "family"))
+    one_of("conflict", conflict, get_args(ClipConflict))
     check_clips(family)
+    check_device(device)
     if isinstance(source, tuple):
         raise TypeError(f"a clip is a path, bytes, Clip, array or tensor; {source} is a size, which plan_video takes")
     if isinstance(source, Resized):
-        planned = plan_video(source, family, min_tokens=min_tokens, max_tokens=max_tokens)
+        planned = resized_plan(
+            source, family, clip=True, fps=fps, frames=frames, max_frames=max_frames, tokenizer=tokenizer,
+            min_tokens=min_tokens, max_tokens=max_tokens,
+        )  # fmt: skip
         pictures = iter(source.pixels)
     else:
         seen = footage(source, family, fps=fps, frames=frames, max_frames=max_frames)
@@ -425,6 +431,8 @@ def _pays(step: Tensor, pixels: Tensor) -> bool:
 def _room(shape: tuple[int, int], dtype: torch.dtype, out: Tensor | None, device: torch.device | str | None) -> Tensor:
     if out is None:
         return fresh(shape, dtype, device)
+    if not isinstance(out, Tensor):
+        raise TypeError(f"out is a {type(out).__name__}; expected a tensor")
     if device is not None and out.device != torch.device(device):
         raise ValueError(f"out lies on {out.device}, and device is {device}; give one of them")
     if out.dtype != dtype or out.ndim != 2 or out.shape[1] != shape[1] or len(out) < shape[0] or out.stride(1) != 1:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from mrope.checks import one_of, whole
+from mrope.devices import check_device
 from mrope.families import Family
 
 from ..loading.files import MAX_PIXELS
@@ -129,7 +130,7 @@ def patchify_all(
     check_several("sources", sources)
     check_family(family)
     picture_limits(family, min_tokens, max_tokens)
-    _check_device(device)
+    check_device(device)
 
     def cut(source: Any, **limits: Any) -> Patches:
         return patchify(
@@ -165,13 +166,19 @@ def patchify_all(
         total = len(sources) if hasattr(sources, "__len__") else None  # pyright: ignore[reportArgumentType]
         pool = ThreadPoolExecutor(workers, "mrope", _alone, (torch.get_num_threads(),))
         waiting: deque[Future[Outcome]] = deque()
-        numbered = enumerate(sources)
+        numbered: Iterator[tuple[int, Any]] = enumerate(sources)
+        broken: Exception | None = None
         try:
             with _bar(total, shown=progress) as advance:
                 while True:
-                    free = workers + ahead - len(waiting)
-                    waiting.extend(pool.submit(one, *source) for source in islice(numbered, free))
+                    try:
+                        for source in islice(numbered, workers + ahead - len(waiting)):
+                            waiting.append(pool.submit(one, *source))
+                    except Exception as error:  # of the caller's iterator: what came before it is given out first
+                        numbered, broken = iter(()), error
                     if not waiting:
+                        if broken is not None:
+                            raise broken
                         return
                     outcome = waiting.popleft().result()
                     advance(isinstance(outcome, Failure))
@@ -181,14 +188,6 @@ def patchify_all(
             pool.shutdown(cancel_futures=True)
 
     return PatchStream(outcomes(), on_error)
-
-
-def _check_device(device: torch.device | str | None) -> None:
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(f"device is {str(device)!r}; expected one that torch finds here ({why})") from None
 
 
 def _failure(index: int, source: object, error: Exception) -> Failure:

@@ -76,9 +76,12 @@ def strips(
         lowest, highest = int(first[top]), int(ends[bottom - 1])
         kept = max(0, end - lowest)
         if kept:
-            across[:kept] = across[lowest - begin : end - begin].clone()
-        for row in range(lowest + kept, highest, rows):
-            last = min(row + rows, highest)
+            shifted = across.numpy()[lowest - begin : end - begin].copy()  # NumPy wakes no other threads for it
+            across.numpy()[:kept] = shifted
+        # What is turned or made RGB on the way is resized piece by piece; of plain pixels no piece is copied.
+        piece = picture.size[0] if picture.plain else rows
+        for row in range(lowest + kept, highest, piece):
+            last = min(row + piece, highest)
             new = across[row - lowest : last - lowest].permute(2, 0, 1)
             resize(picture.rows(row, last), (last - row, width), filter=filter, out=new)
         begin, end = lowest, highest

@@ -119,6 +119,8 @@ def resample_table(
     [0.0, 1.5, 4.5, 6.0]
     """
     one_of("aspect", aspect, get_args(Aspect))
+    if not isinstance(table, Tensor):
+        raise TypeError(f"table is a {type(table).__name__}; expected a tensor (H, W, C)")
     if table.dim() != 3 or not table.is_floating_point():
         raise ValueError(f"table is {table.dtype} of shape {tuple(table.shape)}; expected floating (H, W, C)")
     if not isinstance(grid, (tuple, list)) or len(grid) != 2:

@@ -159,6 +159,11 @@ class VitConfig:
             raise ValueError(f"table is {self.table}; expected (h, w)")
         for side in self.table or ():
             whole("table entry", side, 1)
+        if self.table is None and (self.table_kind, self.table_aspect) != ("bicubic-antialias", "stretched"):
+            raise ValueError(
+                f"table_kind is {self.table_kind!r}, table_aspect {self.table_aspect!r} and table None; expected their "
+                "defaults, since there is none to resample"
+            )
         for layer in self.full_layers:
             if whole("full_layers entry", layer, 0) >= self.depth:
                 raise ValueError(f"full_layers {self.full_layers} has block {layer}; there are {self.depth}")

@@ -20,10 +20,11 @@ from mrope.checks import Number, one_of, positive, whole
 from mrope.families import Family
 from mrope.families.sampling import Sampling, StampTime
 
+from .container import naming
 from .files import MAX_PIXELS, File, is_file
 from .load import load
 from .pictures import Picture
-from .reels import mean_rate, naming, open_reel, step_times
+from .reels import mean_rate, open_reel, step_times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -36,7 +37,8 @@ class Clip:
             rate varies.
         indices: their numbers in the source, None if there is none.
         fps: frames a second of the source (where it varies, the mean that `measure_clip` gives), None if unknown.
-        rate: frames a second of these frames, None if unknown.
+        rate: frames a second of these frames, of the moments that were picked where the frame rate of the source
+            varies; None if unknown.
         source: path of the file, None if there is none.
         orientation: the turn that was applied to the stored frames, as an EXIF orientation, 1..8 (1: none).
 
@@ -116,8 +118,12 @@ def read_clip(
     """The frames of a file that a family looks at, or that are asked for.
 
     Only what is needed for those frames is decoded, and only they are kept. Where the frame rate varies, the rule
-    picks moments as if it did not, and each gives the frame that is shown then (the processors of transformers take
-    the frame that has the number that was picked, whenever that is shown).
+    picks moments as if it did not, from `start` to `end`, and each gives the frame that is shown then (the processors
+    of transformers take the frame that has the number that was picked, whenever that is shown).
+
+    What is transparent lies over white, in videos (VP8, VP9, ProRes, PNG and the like) as in pictures. Of an animated
+    picture, a frame that does not say how long it lasts is shown for 0.1 s, as browsers do, unless none says it; the
+    picture that some APNG files hold for those who show no animations is left out.
 
     Args:
         source: path or bytes of a video, or of a (moving) picture; a `Clip`, which comes back as it is.
@@ -134,7 +140,8 @@ def read_clip(
 
     Raises:
         OSError: a path cannot be opened.
-        ValueError: no clip, a broken one, or one whose frames have no times; arguments that contradict each other.
+        ValueError: no clip, a broken or damaged one, one whose frames have no times or times that go back, or several
+            sizes; arguments that contradict each other.
         TypeError: `sampling` is neither a rule nor a family, or a number is none.
         ImportError: a video, and PyAV is not installed.
     """
@@ -168,7 +175,8 @@ def read_clip(
         if indices is not None:
             chosen, rate = reel.numbered(indices), None
         elif seconds is not None:
-            chosen, rate = reel.at(seconds), None
+            # The moments that were asked for: one frame may be on screen at many of them.
+            chosen, rate = reel.at(seconds), mean_rate(np.array(seconds, dtype=np.float64))
         else:
             chosen, rate = reel.sampled(rule, asked, start, end)
         pixels = _gathered(len(chosen), reel.shown(chosen))

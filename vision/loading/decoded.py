@@ -72,6 +72,11 @@ class Decoded:
         """Where the pixels lie."""
         return self.stored.device if isinstance(self.stored, Tensor) else torch.device("cpu")
 
+    @property
+    def plain(self) -> bool:
+        """Whether `rows` gives views of the pixels themselves."""
+        return isinstance(self.stored, Tensor) and self.orientation == 1
+
     def rows(self, first: int, last: int) -> UInt8[Tensor, "3 n w"]:
         """The upright rows from `first` to before `last`, in the memory order (rows, columns, channels) or as given."""
         band = last - first if isinstance(self.stored, Tensor) else max(1, BAND // (4 * self.size[1]))

@@ -8,7 +8,7 @@ import re
 import struct
 import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -30,10 +30,12 @@ MAX_PIXELS = 178_956_970
 """The most pixels of a picture that are decoded by default: 13,377 x 13,377, at which Pillow refuses too."""
 
 _ORIENTATION = 0x0112
-# XMP in a chunk of a PNG (whether it is compressed, the text), what it says of the orientation, and bytes it may have.
+# XMP in a chunk of a PNG (whether it is compressed, the text), what it says of the orientation, and how long it may be.
 _XMP = re.compile(rb"XML:com\.adobe\.xmp\0(.).[^\0]*\0[^\0]*\0(.*)", re.DOTALL)
+# What ImageMagick writes of EXIF into a chunk of text: a name, how many bytes, and these as hexadecimal digits.
+_RAW_EXIF = re.compile(rb"Raw profile type exif\0(.*)", re.DOTALL)
 _XMP_ORIENTATION = re.compile(rb'tiff:Orientation(?:="|>)([0-9])')
-_XMP_BYTES = 1 << 20
+_TEXT_BYTES = 1 << 20
 # What Pillow and its decoders raise about broken files, beside ValueError.
 _BROKEN = (
     OSError,
@@ -48,6 +50,7 @@ _BROKEN = (
     struct.error,
     zlib.error,
 )
+_STILL = (b"avif", b"avis", b"heic", b"heix", b"mif1")  # brands of pictures in the container of MP4
 _OUTSIDE = ("EPS",)  # formats that Pillow hands to another program on the machine
 _SILENT = Lock()  # the filters of warnings belong to the whole process
 
@@ -75,24 +78,33 @@ def opened(source: File) -> Iterator[ImageFile]:
         OSError: the path cannot be opened.
         ValueError: the content is no picture, or turns out to be broken while the picture is open.
     """
-    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file, naming(name_of(source)):
+    with io.BytesIO(source) if isinstance(source, bytes) else open(source, "rb") as file, decoding(name_of(source)):
         yield _identified(file)
 
 
 @contextmanager
 def naming(name: str | None) -> Iterator[None]:
-    """Turn what Pillow says about a broken picture into one line that names the picture, if it has a name."""
-    if name is None:
-        yield
-        return
-    from PIL.Image import DecompressionBombError
-
+    """Let refusals begin with the name of what they are about, if it has one."""
     try:
         yield
     except ValueError as error:
+        if name is None or str(error).startswith(f"{name}: "):
+            raise
         raise ValueError(f"{name}: {_one_line(error)}") from error
-    except (*_BROKEN, DecompressionBombError) as error:
-        raise ValueError(f"{name}: broken or unreadable picture ({_one_line(error)})") from error
+
+
+@contextmanager
+def decoding(name: str | None) -> Iterator[None]:
+    """Turn what Pillow and its decoders say about a broken picture into one line that names the picture."""
+    from PIL.Image import DecompressionBombError
+
+    with naming(name):
+        try:
+            yield
+        except DecompressionBombError as error:
+            raise ValueError(f"{_one_line(error)}: PIL.Image.MAX_IMAGE_PIXELS limits the whole process") from error
+        except _BROKEN as error:
+            raise ValueError(f"broken or unreadable picture ({_one_line(error)})") from error
 
 
 def _one_line(error: BaseException) -> str:
@@ -131,7 +143,8 @@ def _identified(file: io.BytesIO | io.BufferedReader) -> ImageFile:
                     return factory(file, "")
                 except (SyntaxError, IndexError, TypeError, struct.error):
                     continue  # another format with the same first bytes
-    if prefix[4:8] == b"ftyp" or prefix.startswith(b"\x1aE\xdf\xa3") or prefix[8:12] == b"AVI ":
+    film = prefix[4:8] == b"ftyp" and prefix[8:12] not in _STILL
+    if film or prefix.startswith(b"\x1aE\xdf\xa3") or prefix[8:12] == b"AVI ":
         raise ValueError("a clip, or no picture that Pillow reads; plan_video, patchify_video and read_clip take clips")
     raise ValueError(f"not a picture in a format that Pillow reads; it starts with {prefix!r}")
 
@@ -174,8 +187,13 @@ def _exif(image):
                 exif = Image.Exif()
                 exif.load(file.read(length))
                 return exif
+            if kind in (b"tEXt", b"zTXt") and (raw := _RAW_EXIF.fullmatch(file.read(length))):
+                text = _inflated(raw[1][1:]) if kind == b"zTXt" else raw[1]
+                exif = Image.Exif()
+                exif.load(bytes.fromhex("".join(text.decode("latin-1").split("\n")[3:])))
+                return exif
             if kind == b"iTXt" and (xmp := _XMP.fullmatch(file.read(length))):
-                text = zlib.decompressobj().decompress(xmp[2], _XMP_BYTES) if xmp[1] == b"\1" else xmp[2]
+                text = _inflated(xmp[2]) if xmp[1] == b"\1" else xmp[2]
                 told = _XMP_ORIENTATION.search(text)
             file.seek(end)
     finally:
@@ -186,14 +204,19 @@ def _exif(image):
     return exif
 
 
+def _inflated(text: bytes) -> bytes:
+    return zlib.decompressobj().decompress(text, _TEXT_BYTES)
+
+
 def size_of(image: Image, orientation: int) -> tuple[int, int]:
     """The (height, width) of a PIL image once `orientation` is applied."""
-    swaps = orientation >= 5 and not turns_itself(image)
+    tags = getattr(image, "tag_v2", {})
+    swaps = orientation >= 5 and tags.get(_ORIENTATION, 1) < 5  # Pillow has swapped the size of a TIFF by its tag
     return (image.width, image.height) if swaps else (image.height, image.width)
 
 
 def turns_itself(image: Image) -> bool:
-    """Whether Pillow applies the orientation on its own: of TIFF it turns the size and, once loaded, the pixels."""
+    """Whether Pillow applies the orientation on its own: it turns the pixels of a TIFF when it loads them."""
     return image.format == "TIFF"
 
 
@@ -218,9 +241,3 @@ def frames_of(image: ImageFile, *, max_pixels: int = MAX_PIXELS) -> Iterator[Ima
         image.seek(index)
         image.load()
         yield image
-
-
-def rate_of(durations: Sequence[int | float | None]) -> float | None:
-    """Frames a second, on average, of frames that last so many milliseconds; None if one does not say."""
-    known = [duration for duration in durations if duration]
-    return 1000 * len(known) / sum(known) if len(known) == len(durations) else None

@@ -20,9 +20,9 @@ from .files import (
     MAX_PIXELS,
     File,
     check_limit,
+    decoding,
     frames_in,
     is_file,
-    naming,
     opened,
     orientation_of,
     reopened,
@@ -75,6 +75,7 @@ def load(picture: Picture, *, background: Background = "white", max_pixels: int 
         background: the colour behind what is transparent: a CSS name or code, or (red, green, blue) in 0..255. A PDF
             page is always white.
         max_pixels: the most pixels of a file, a PDF page or a PIL image that are decoded, against decompression bombs.
+            Of TIFF, WebP and a few more Pillow has a limit of its own, PIL.Image.MAX_IMAGE_PIXELS.
 
     Raises:
         OSError: a path cannot be opened.
@@ -105,7 +106,7 @@ def decode(picture: Picture, *, background: Background = "white", max_pixels: in
     if isinstance(picture, (np.ndarray, Tensor)):
         return _of_array(picture, colour)
     check_kind(picture)
-    with naming("PIL image"):
+    with decoding("PIL image"):
         check_mode(picture)
         check_limit(picture.height, picture.width, max_pixels)
         orientation = orientation_of(picture)
@@ -128,7 +129,7 @@ def measure(picture: Picture) -> tuple[tuple[int, int], int]:
         height, width = (side for axis, side in enumerate(picture.shape) if axis != colour)
         return (height, width), 1
     check_kind(picture)
-    with naming("PIL image"):
+    with decoding("PIL image"):
         return _measured(picture)
 
 
@@ -202,6 +203,8 @@ def _decoded(image: Image) -> Image:
     """A PIL image with its pixels, those of 16 bits a colour rounded: Pillow itself drops their lower bytes."""
     from PIL.ImageFile import ImageFile
 
+    if isinstance(image, ImageFile) and turns_itself(image) and image.tile and image.tile[0].codec_name == "raw":
+        image = reopened(image)  # from its path Pillow maps it into memory, with sides swapped before it is turned
     tiles = image.tile if isinstance(image, ImageFile) else []
     lower = [tile._replace(args=args) for tile in tiles if (args := _lower_bytes(tile.args)) is not None]
     if not isinstance(image, ImageFile) or not lower or len(lower) < len(tiles) or image.mode not in ("RGB", "RGBA"):
@@ -258,8 +261,10 @@ def _of_array(array: np.ndarray | Tensor, background: Rgb) -> Decoded:
 
 
 def _check_values(array: np.ndarray | Tensor) -> None:
-    """Refuse values that do not say which is white."""
+    """Refuse values that do not say which is white, and tensors that hold none."""
     if isinstance(array, Tensor):
+        if array.layout != torch.strided or array.is_meta:
+            raise ValueError(f"tensor is {array.layout} on {array.device}; expected a dense one that holds its values")
         known = array.is_floating_point() or array.dtype in (torch.uint8, torch.uint16, torch.bool)
     else:
         known = array.dtype.kind in "fb" or (array.dtype.kind == "u" and array.dtype.itemsize <= 2)
@@ -282,9 +287,8 @@ def _as_bytes(array: np.ndarray | Tensor) -> np.ndarray | Tensor:
     if values.dtype == bool:
         return values * np.uint8(255)
     if not (values.min() >= 0 and values.max() <= 1):  # and not where one is no number
-        raise ValueError(
-            f"{array.dtype} array reaches from {values.min():g} to {values.max():g}; expected 0..1, or 0..255 as uint8"
-        )
+        reach = f"{values.min():.9g} to {values.max():.9g}"
+        raise ValueError(f"{array.dtype} array reaches from {reach}; expected 0..1, or 0..255 as uint8")
     return np.rint(values.astype(np.float32) * 255).astype(np.uint8)
 
 

@@ -30,7 +30,7 @@ def name_of(picture: object) -> str | None:
     return str(picture) if isinstance(picture, PdfPage) else files.name_of(picture)
 
 
-def check_kind(picture: object, name: str = "a picture") -> None:
+def check_kind(picture: object, name: str = "picture") -> None:
     """Refuse what is no picture, called by `name`."""
     if is_file(picture) or isinstance(picture, (PdfPage, np.ndarray, Tensor)):
         return
@@ -38,7 +38,7 @@ def check_kind(picture: object, name: str = "a picture") -> None:
 
     if not isinstance(picture, Image):
         raise TypeError(
-            f"{name} is a path, bytes, PDF page, PIL image, array or tensor; got a {type(picture).__name__}"
+            f"{name} is a {type(picture).__name__}; expected a path, bytes, PDF page, PIL image, array or tensor"
         )
 
 

@@ -109,6 +109,8 @@ def draw(
     shapes = [shape for name, some in given.items() if some is not None for shape in _separate(name, listed(some))]
     if labels is not None and len(labels) != len(shapes):
         raise ValueError(f"{len(labels)} labels came for {len(shapes)} boxes, points and polygons; expected one each")
+    if others := [word for word in labels or () if not isinstance(word, str)]:
+        raise TypeError(f"labels hold {others[0]!r}; expected words")
     _draw_shapes(drawing, [into_window(shape, (0, 0), plan.original, (height, width)) for shape in shapes], labels)
     return drawing
 
@@ -147,6 +149,8 @@ def _mask(tokens: Any, count: int) -> Bool[np.ndarray, " N"]:
     chosen = np.asarray(_numbers(tokens))
     if chosen.dtype == bool:
         return chosen
+    if chosen.size and chosen.dtype.kind not in "iu":
+        raise TypeError(f"tokens are {chosen.dtype}; expected a mask of bools, or whole numbers")
     chosen = chosen.astype(np.int64).reshape(-1)
     if ((chosen < 0) | (chosen >= count)).any():
         raise ValueError(f"tokens are {chosen.tolist()}; the picture has {count}, counted from 0")

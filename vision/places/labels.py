@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from numbers import Real
 from typing import Any, Literal, TypeAlias, get_args, overload
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from mrope.checks import one_of, whole
 from mrope.families import Boxes, Family
 
+from ..loading.files import naming
 from ..plans.boxes import each, rounded
+from ..plans.fitting import check_family, picture_limits
 from ..plans.plan import Plan
 from ..plans.planning import plan
 
@@ -68,7 +71,8 @@ def transform_labels(
     """The labels of one picture as its model writes them: transformed by the same plan as its pixels.
 
     Boxes come out as [left, top, right, bottom], as models write them. COCO's `bbox` is [left, top, width, height] and
-    needs `box_format="xywh"`: without it only those are refused that cannot be corners.
+    needs `box_format="xywh"`: without it only those are refused that cannot be corners. What lies beyond the picture
+    stays there; see `clipped`.
 
     Args:
         record: a dict, or a list of dicts for many objects in the picture. Under `keys` it holds boxes (..., 4), and
@@ -103,14 +107,15 @@ def transform_labels(
         raise TypeError(f"keys is {keys!r}; expected a list or tuple of names, such as [{keys!r}]")
     if not isinstance(plan, Plan):
         raise TypeError(f"plan is a {type(plan).__name__}; expected the Plan of the one picture that the labels are of")
-    if digits is not None:
-        whole("digits", digits, 0)
+    if digits is not None and whole("digits", digits, 0) == 0 and (convention or plan.boxes) == "0-1":
+        raise ValueError("digits is 0, and this model writes shares of 0..1; expected 3 or more, or None")
     records = list(record) if isinstance(record, (list, tuple)) else [record]
     if others := [one for one in records if not isinstance(one, Mapping)]:
         raise TypeError(f"the record is or holds a {type(others[0]).__name__}; expected a dict or a list of dicts")
 
     def encoded(key: str, shapes: Any) -> Any:
-        corners = each(shapes, lambda values: _corners(key, values, box_format))
+        with naming(key):
+            corners = each(shapes, lambda values: _corners(values, box_format, key))
         upright = plan.from_stored(corners) if frame == "stored" else corners
         written = plan.encode_boxes(upright, part=part, convention=convention)
         return written if digits is None else rounded(written, digits=digits)
@@ -124,12 +129,12 @@ def transform_labels(
     return done[0] if isinstance(record, Mapping) else done
 
 
-def _corners(key: str, shapes: Tensor, box_format: BoxFormat) -> Tensor:
+def _corners(shapes: Tensor, box_format: BoxFormat, key: str) -> Tensor:
     """What stands under a key: points (..., 2) as they are, boxes (..., 4) of either format by their corners."""
     wanted = 4 if key in _BOXES else 2 if key in _POINTS else shapes.shape[-1]
     if shapes.shape[-1] != wanted:
         kind = "boxes (..., 4)" if wanted == 4 else "points (..., 2) of left, top"
-        raise ValueError(f"{key} has shape {tuple(shapes.shape)}; expected {kind}")
+        raise ValueError(f"shape {tuple(shapes.shape)} came; expected {kind}")
     if wanted == 2:
         return shapes
     near, far = shapes[..., :2], shapes[..., 2:]
@@ -138,9 +143,9 @@ def _corners(key: str, shapes: Tensor, box_format: BoxFormat) -> Tensor:
     if (wrong := (far < near).any(dim=-1)).any():
         numbers = shapes[wrong][0].tolist()
         if box_format == "xywh":
-            raise ValueError(f"{key} is {numbers}; expected [left, top, width, height] with no side below 0")
+            raise ValueError(f"{numbers} came; expected [left, top, width, height] with no side below 0")
         raise ValueError(
-            f"{key} is {numbers}; expected [left, top, right, bottom] with left <= right and top <= bottom, or "
+            f"{numbers} came; expected [left, top, right, bottom] with left <= right and top <= bottom, or "
             "box_format='xywh' where labels are [left, top, width, height], as COCO's are"
         )
     return torch.cat((near, far), dim=-1)
@@ -195,6 +200,14 @@ class LabelTransform:
     digits: int | None = None
     convention: Boxes | None = None
 
+    def __post_init__(self) -> None:
+        check_family(self.family)
+        one_of("conflict", self.conflict, ("error", "pad", "family"))
+        picture_limits(self.family, self.min_tokens, self.max_tokens)
+        if self.convention is not None:
+            one_of("convention", self.convention, get_args(Boxes))
+        self._transformed([], plan((56, 84), self.family, conflict="family"))  # which refuses settings that are wrong
+
     @overload
     def __call__(self, record: Record) -> dict[str, Any]: ...
     @overload
@@ -208,7 +221,7 @@ class LabelTransform:
         where = [self.picture] if self.objects is None else [self.picture, self.objects]
         if missing := [key for key in where if key not in record]:
             raise ValueError(f"the record has no {missing[0]!r}, only {', '.join(map(repr, record))}")
-        source = record[self.picture]
+        source = _listed(record[self.picture])
         if isinstance(source, list) and not _is_size(source):
             return self._batch(record, len(source))
         planned = self._planned(source)
@@ -230,6 +243,7 @@ class LabelTransform:
         return {**record, **{key: [row[key] for row in rows] for key in columns}}
 
     def _planned(self, source: Any) -> Plan:
+        source = _listed(source)
         if _is_size(source):
             source = tuple(source)
         return plan(source, self.family, min_tokens=self.min_tokens, max_tokens=self.max_tokens, conflict=self.conflict)
@@ -244,6 +258,12 @@ class LabelTransform:
             digits=self.digits,
             convention=self.convention,
         )
+
+
+def _listed(source: Any) -> Any:
+    """A size, or the sizes of a batch, that came as an array of whole numbers, as lists; anything else as it is."""
+    whole_numbers = isinstance(source, (np.ndarray, Tensor)) and str(source.dtype).removeprefix("torch.") == "int64"
+    return source.tolist() if whole_numbers and source.ndim <= 2 and source.shape[-1] == 2 else source
 
 
 def _is_size(source: Any) -> bool:

@@ -96,6 +96,8 @@ def tokens_in(plan: Plan, region: Region, *, share: Number = 0) -> Bool[np.ndarr
     >>> tokens_in(mrope.family("qwen2-vl").plan((56, 84)), [20, 30, 60, 50]).nonzero()[0]
     array([3, 4, 5])
     """
+    if isinstance(share, bool) or not isinstance(share, (int, float)):
+        raise TypeError(f"share is {share!r}; expected a number from 0 to 1")
     if not 0 <= share <= 1:
         raise ValueError(f"share is {share}; expected 0 to 1")
     least = max(share - _SLIVER, _SLIVER)

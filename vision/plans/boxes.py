@@ -95,6 +95,8 @@ def clipped(shapes: Shapes, size: Sides) -> Shapes:
     >>> clipped(np.array([-5, 10, 70, 90]), (80, 60))
     array([ 0., 10., 60., 80.])
     """
+    if not isinstance(size, (tuple, list)) or len(size) != 2:
+        raise TypeError(f"size is {size!r:.60}; expected (height, width)")
     height, width = size
     return _moved(shapes, lambda xs, ys: (xs.clamp(0, width), ys.clamp(0, height)))
 
@@ -174,6 +176,6 @@ def _numbers(shape: Any) -> Tensor:
     if values.ndim == 0 or values.shape[-1] not in (2, 4):
         raise ValueError(
             f"boxes or points have shape {tuple(values.shape)}; expected (..., 4) of left, top, right, bottom, or "
-            "(..., 2) of left, top"
+            "(..., 2) of left, top, a row for each corner of a polygon"
         )
     return values

@@ -166,7 +166,7 @@ class _Shared:
             if 0 <= dearer[one] - counted[one] <= rest:
                 rest -= int(dearer[one] - counted[one])
                 limits[one], tokens[one], counted[one] = higher[one], more[one], dearer[one]
-        for one in order[~self.own(limits[order])].tolist():
+        for one in order[~self.own(limits)[order]].tolist():
             limit = tokens[one] + rest
             while rest and limit > limits[one]:
                 (found,), (cost,) = self.costs(np.array([limit]), np.array([one]))
@@ -244,8 +244,9 @@ def worst_case(
     Raises:
         ValueError: limits as in `plan`; or none, in a family that has none.
 
-    With the resize rule "slices" the search covers the sizes in half tokens a side up to the largest that is sliced
-    differently from smaller ones; with the others it is exact.
+    With the resize rule "slices", which has no limit of its own for ratios, pictures up to 200 to 1 are searched, in
+    steps of an eighth of a per cent, at the areas between which the number of slices changes; with the others it is
+    exact.
 
     >>> import mrope
     >>> worst = worst_case(mrope.family("qwen2.5-vl"), max_tokens=4200, pictures=2)
@@ -282,9 +283,15 @@ def worst_case(
 def _candidates(family: Family, max_tokens: int | None) -> Int64[np.ndarray, "n 2"]:
     """Sizes, one of which costs most."""
     factor = family.factor
-    if family.resize in ("slices", "two-sided"):  # whole ranges of sizes become one: half tokens tell them apart
-        side, number = family.slices or (round(family.pixel_limits[1] ** 0.5), 2)
-        sides = np.arange(1, 2 * side * number // factor + 3) * (factor // 2)
+    if family.slices is not None:
+        side, number = family.slices
+        areas = side**2 * np.concatenate([np.arange(1, 10) / 10, np.arange(2, 2 * number + 3) / 2])
+        roots = np.exp(np.arange(-np.log(200), np.log(200), 1 / 800) / 2)
+        height, width = (np.maximum(1, np.rint(np.outer(np.sqrt(areas), each))).ravel() for each in (roots, 1 / roots))
+        return np.unique(np.stack([height, width], axis=1).astype(np.int64), axis=0)
+    if family.resize == "two-sided":  # whole ranges of sizes become one: half tokens tell them apart
+        side = round(family.pixel_limits[1] ** 0.5)
+        sides = np.arange(1, 4 * side // factor + 3) * (factor // 2)
         height, width = np.meshgrid(sides, sides, indexing="ij")
         return np.stack([height.ravel(), width.ravel()], axis=1)
     # A grid within the limit is what its own size gets; in pixels, a side may be half a token off, which counts

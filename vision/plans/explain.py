@@ -9,7 +9,7 @@ from typing import Any, get_args
 from mrope.checks import Number, one_of
 from mrope.families import Family
 
-from .fitting import Conflict, check_clips, check_family, clip_limits, picture_limits
+from .fitting import ClipConflict, Conflict, check_clips, check_family, clip_limits, picture_limits
 from .plan import Plan, Size
 from .planning import check_plan, plan, plan_video
 
@@ -51,7 +51,7 @@ def settings(
     '4 to 1280 tokens a picture = 3136 to 1003520 pixels'
     """
     check_family(family)
-    one_of("conflict", conflict, ("error", "family") if clips else get_args(Conflict))
+    one_of("conflict", conflict, get_args(ClipConflict if clips else Conflict))
     if clips:
         check_clips(family)
     by_rule = "volume" if clips and family.resize == "area" and family.video_budget == "clip" else family.resize

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, NoReturn, TypeAlias
@@ -22,6 +22,8 @@ Conflict = Literal["error", "skip", "pad", "tile", "family"]
 filled up with black to whole tokens. "tile": cut along its longer side into several grids that each keep the limit.
 "family": the size that the trained rule gives all the same, above the limit, as drop-in processors have it.
 """
+ClipConflict = Literal["error", "pad", "family"]
+"""The same of a clip."""
 MAX_SIDE = 1 << 24
 """The longest side of a picture or frame in pixels, so that all products stay whole numbers."""
 Limits: TypeAlias = tuple[int | None, int | None]
@@ -163,7 +165,7 @@ def picture_parts(
     if conflict == "skip":
         return None
     if conflict not in ("pad", "tile") or family.resize == "slices":
-        refuse(family, height, width, limits)
+        refuse(family, height, width, limits, conflict)
     return (_padded if conflict == "pad" else _tiles)(family, height, width, limits, found)
 
 
@@ -207,7 +209,7 @@ def _tiles(family: Family, height: int, width: int, limits: Limits, found: Found
     else:
         rows, cols = (int(side[0]) for side in found.cells)
     if min(rows, cols) > most:
-        refuse(family, height, width, limits)
+        refuse(family, height, width, limits, "tile")
     longest = min(most // min(rows, cols), _ratio(family) * min(rows, cols))
     number = -(-max(rows, cols) // longest)
     ends = [-(-max(rows, cols) * tile // number) for tile in range(number + 1)]
@@ -221,16 +223,17 @@ def _tiles(family: Family, height: int, width: int, limits: Limits, found: Found
     return tuple(parts)
 
 
-def refuse(family: Family, height: int, width: int, limits: Limits) -> NoReturn:
-    """Say why a picture does not fit, and what would do."""
+def refuse(family: Family, height: int, width: int, limits: Limits, conflict: Conflict = "error") -> NoReturn:
+    """Say why a picture does not fit, and what would do instead of `conflict`."""
     found = _one(family, height, width, limits)
     if found.thin[0]:
         limit = _ratio(family)
         stretch = max(height, width) / min(height, width)
         if stretch > limit:
+            others = [f'conflict="{word}"' for word in ("pad", "tile") if word != conflict]
             raise ValueError(
                 f"{width} wide x {height} high is {stretch:.1f} to 1, the limit is {limit} to 1; crop it, or plan it "
-                'with conflict="pad" or conflict="tile"'
+                f"with {' or '.join(others)}"
             )
         raise ValueError(
             f"{width} wide x {height} high has a side below {family.factor} pixels, the least of {family.name}"
@@ -243,15 +246,17 @@ def refuse(family: Family, height: int, width: int, limits: Limits) -> NoReturn:
         return int(_one(family, height, width, (least, limit * unit)).tokens[0])
 
     resized = f"{found.resized[1][0]} wide x {found.resized[0][0]} high"
-    _raise_above(most // unit, resized, int(found.tokens[0]), tokens)
+    others = [] if family.resize == "slices" else [word for word in ("pad", "tile", "family") if word != conflict]
+    _raise_above(most // unit, resized, int(found.tokens[0]), tokens, others)
 
 
-def _raise_above(most: int, size: str, found: int, tokens: Callable[[int], int]) -> NoReturn:
+def _raise_above(most: int, size: str, found: int, tokens: Callable[[int], int], others: Sequence[str]) -> NoReturn:
     enough = most
     while (needed := tokens(enough)) > enough:  # the size grows with the limit, so that none below `needed` will do
         enough = needed
     raise ValueError(
         f"max_tokens is {most}, but the resize rule leaves {size} = {found} tokens; max_tokens={enough} would do"
+        + "".join(f', or conflict="{word}"' for word in others)
     )
 
 
@@ -305,8 +310,13 @@ def clip_part(
     else:  # the padding costs tokens too
         counted = steps * family.temporal_patch
     (least, most), unit = clip_limits(family, min_tokens, max_tokens)
-    if (stretch := max(height, width) / min(height, width)) > rules.MAX_RATIO:
-        raise ValueError(f"{width} wide x {height} high is {stretch:.1f} to 1, the limit is {rules.MAX_RATIO} to 1")
+    thin = max(height, width) > rules.MAX_RATIO * min(height, width)
+    if thin and (conflict != "pad" or family.resize == "newline"):
+        stretch = max(height, width) / min(height, width)
+        raise ValueError(
+            f"{width} wide x {height} high is {stretch:.1f} to 1, the limit is {rules.MAX_RATIO} to 1; crop it"
+            + ("" if conflict == "pad" or family.resize == "newline" else ', or plan it with conflict="pad"')
+        )
 
     def resize(most: int) -> Size:
         sides = np.array([height]), np.array([width])
@@ -331,6 +341,11 @@ def clip_part(
         return counted * size[0] * (size[1] + newlines)
 
     resized = resize(most)
+    pads = conflict == "pad" and family.resize != "newline"
+    if pads and (thin or cost(resized) > most) and (tokens := most // (counted * factor**2)):
+        sides = rules.padded(np.array([height]), np.array([width]), factor=factor, most=tokens)
+        size = int(sides[0][0]), int(sides[1][0])
+        return Part(resized=size, grid=(steps, *_grid_over(size, family)[1:]))
     if cost(resized) > most and conflict != "family":
         among = "" if counted == 1 else f" in {counted} frames"
         _raise_above(
@@ -338,5 +353,6 @@ def clip_part(
             f"{resized[1]} wide x {resized[0]} high{among}",
             cost(resized) // unit,
             lambda limit: -(-cost(resize(limit * unit)) // unit),
+            ["family"] if conflict == "pad" or family.resize == "newline" else ["pad", "family"],
         )
     return Part(resized=resized, grid=(steps, resized[0] // family.patch, resized[1] // family.patch))

@@ -18,12 +18,15 @@ from mrope.checks import Number, positive, whole
 from mrope.families import Family
 
 from ..loading.clips import Clip
+from ..loading.container import naming
 from ..loading.files import MAX_PIXELS, File, is_file, name_of
 from ..loading.load import as_tensor
-from ..loading.reels import naming, open_reel, step_times
+from ..loading.reels import open_reel, step_times
 from .fitting import check_side
 from .plan import Size
 
+MAX_FRAMES = 1 << 22
+"""The most frames of a clip that is given by its size: a plan holds the time of each step."""
 ClipSource = tuple[int, int, int] | Clip | File | np.ndarray | Tensor
 
 
@@ -87,6 +90,8 @@ def footage(source: Any, family: Family, *, fps: Number | None, frames: int | No
         if len(source) != 3:
             raise TypeError(f"the size of a clip is a tuple (frames, height, width), got {source!r}")
         count = whole("frames", source[0], 1)
+        if count > MAX_FRAMES:
+            raise ValueError(f"frames is {count}; expected at most {MAX_FRAMES}")
         height, width = check_side("height", source[1]), check_side("width", source[2])
     else:
         clip = _checked(source)

@@ -253,6 +253,9 @@ class Resized:
     plan: Plan
 
     def __post_init__(self) -> None:
+        if not isinstance(self.pixels, Tensor) or not isinstance(self.plan, Plan):
+            kinds = type(self.pixels).__name__, type(self.plan).__name__
+            raise TypeError(f"pixels and plan are a {kinds[0]} and a {kinds[1]}; expected a Tensor and a Plan")
         parts, clip = self.plan.parts, self.plan.frames
         wanted = ((3, *parts[0].window) if clip is None else (clip, 3, *parts[0].window)) if len(parts) == 1 else None
         if tuple(self.pixels.shape) != wanted or self.pixels.dtype != torch.uint8:

@@ -14,11 +14,12 @@ from mrope.checks import Number, one_of
 from mrope.families import Family
 from mrope.spans import Span
 
-from ..loading.files import is_file, naming
+from ..loading.files import naming
 from ..loading.load import measure
 from ..loading.pictures import Picture, name_of
 from .fitting import (
     MAX_SIDE,
+    ClipConflict,
     Conflict,
     check_clips,
     check_family,
@@ -114,18 +115,20 @@ def plan(source, family, *, min_tokens=None, max_tokens=None, conflict: Conflict
             raise TypeError(f"source is {source!r:.40}; expected a tuple for a size, (height, width)")
         plans = []
         for number, one in enumerate(source):
-            with naming(None if is_file(one) else f"source {number}"):
+            if isinstance(one, list):
+                raise TypeError(f"source {number} is {one!r:.40}; expected one picture, or a tuple (height, width)")
+            with naming(name_of(one) or f"source {number}"):
                 plans.append(plan(one, family, min_tokens=min_tokens, max_tokens=max_tokens, conflict=conflict))
         return plans
     if isinstance(source, Resized):
-        _refuse_limits(min_tokens, max_tokens)
-        return check_plan(source.plan, family, clip=False)
+        return resized_plan(source, family, clip=False, min_tokens=min_tokens, max_tokens=max_tokens)
     if isinstance(source, tuple):
         if len(source) != 2:
-            raise TypeError(f"the size of a picture is a tuple (height, width), got {source!r}")
-        (height, width), orientation = (check_side("height", source[0]), check_side("width", source[1])), 1
+            raise TypeError(f"the size of a picture is a tuple (height, width), got {source!r:.60}")
+        (height, width), orientation = source, 1
     else:
         (height, width), orientation = measure(source)
+    height, width = check_side("height", height), check_side("width", width)
     limits = picture_limits(family, min_tokens, max_tokens)
     with naming(name_of(source)):
         parts = picture_parts(family, height, width, limits, conflict)
@@ -175,7 +178,7 @@ def plan_sizes(
     if conflict != "skip" and not complete:
         first = int(np.flatnonzero(~fits)[0])
         with naming(f"size {first}"):
-            refuse(family, int(height[first]), int(width[first]), limits)
+            refuse(family, int(height[first]), int(width[first]), limits, conflict)
     grids = np.ones((len(height), 3), dtype=np.int64)
     for side, cells in enumerate(found.cells, 1):
         np.multiply(cells, family.merge, out=grids[:, side])
@@ -195,7 +198,7 @@ def plan_video(
     max_frames: int | None = None,
     min_tokens: int | None = None,
     max_tokens: int | None = None,
-    conflict: Literal["error", "family"] = "error",
+    conflict: ClipConflict = "error",
     tokenizer: Tokenizer | None = None,
 ) -> Plan:
     """What `patchify_video` will make of a clip.
@@ -214,25 +217,27 @@ def plan_video(
         max_frames: of a file, the most to pick, instead of the family's.
         min_tokens: least LLM tokens (the rule may round below it), by default the family's.
         max_tokens: most LLM tokens, by default the family's.
-        conflict: "error" or "family", as in `plan`.
+        conflict: "error", "pad" or "family", as in `plan`. A clip of an odd number of frames may pass its limit by the
+            frame that fills its last step.
         tokenizer: text -> its token ids, to count the tokens of time stamps exactly; by default they are counted where
             each digit is known to be one token, and else `spans` and `prompt_tokens` of the plan are None.
 
     Raises:
         OSError: a path cannot be opened.
-        ValueError: no clip, sides of more than 200 to 1, or more than `max_tokens`; the message says what would do.
-            Or the family has no rule for clips.
+        ValueError: neither a video nor a picture (a still one is a clip of one frame), or a broken or damaged one;
+            sides of more than 200 to 1, or more than `max_tokens`: the message says what would do. Or the family has no
+            rule for clips.
         ImportError: a video, and PyAV is not installed.
 
     >>> import mrope
     >>> plan_video((5, 480, 640), mrope.family("qwen2.5-vl"), fps=4.0).grid
     (3, 34, 46)
     """
-    one_of("conflict", conflict, ("error", "family"))
+    one_of("conflict", conflict, get_args(ClipConflict))
     check_clips(family)  # before the file is opened
     if isinstance(source, Resized):
-        _refuse_limits(min_tokens, max_tokens)
-        return check_plan(source.plan, family, clip=True)
+        asked = {"fps": fps, "frames": frames, "max_frames": max_frames, "tokenizer": tokenizer}
+        return resized_plan(source, family, clip=True, min_tokens=min_tokens, max_tokens=max_tokens, **asked)
     seen = footage(source, family, fps=fps, frames=frames, max_frames=max_frames)
     return plan_footage(seen, family, min_tokens, max_tokens, conflict, tokenizer)
 
@@ -248,9 +253,12 @@ def check_plan(planned: object, family: Family, *, clip: bool, name: str = "the 
     return planned
 
 
-def _refuse_limits(min_tokens: int | None, max_tokens: int | None) -> None:
-    if min_tokens is not None or max_tokens is not None:
-        raise ValueError("min_tokens and max_tokens came with pixels that are resized to a plan already; drop them")
+def resized_plan(source: Resized, family: Family, *, clip: bool, **asked: object) -> Plan:
+    """The plan of pixels that have their size, of which nothing else may be `asked`."""
+    for name, value in asked.items():
+        if value is not None:
+            raise ValueError(f"{name} is {value!r}, and the pixels are resized to a plan already; drop it")
+    return check_plan(source.plan, family, clip=clip)
 
 
 def plan_footage(

@@ -125,6 +125,8 @@ def scan(
     one_of("conflict", conflict, get_args(Conflict))
     one_of("on_error", on_error, get_args(OnError))
     one_of("progress", progress, get_args(Progress))
+    if not isinstance(column, str):
+        raise TypeError(f"column is {column!r}; expected the name of a field")
     if family is not None:
         check_family(family)
         picture_limits(family, min_tokens, max_tokens)
@@ -229,7 +231,7 @@ def _of_path(path: str, column: str) -> Iterator[Named]:
         yield from _of_jsonl(path, column)
     elif suffix == ".tar" or path.lower().endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")):
         yield from _some(_of_tar(path), f"{path}: is a shard")
-    elif suffix == ".pdf":
+    elif _is_pdf(path):
         yield from _pages(path)
     else:
         yield path, path
@@ -238,8 +240,12 @@ def _of_path(path: str, column: str) -> Iterator[Named]:
 def _of_folder(path: str) -> Iterator[Named]:
     unread: list[OSError] = []
     for folder, names in _walk(path, unread.append):
-        pictures = (os.path.join(folder, one) for one in names if one[0] != "." and one.lower().endswith(PICTURES))
-        yield from ((one, one) for one in pictures)
+        shown = (os.path.join(folder, one) for one in names if one[0] != ".")
+        for one in shown:
+            if _is_pdf(one):
+                yield from _pages(one)
+            elif one.lower().endswith(PICTURES):
+                yield one, one
     yield from ((str(error.filename), _raising(error)) for error in unread)
 
 
@@ -282,6 +288,10 @@ def _some(items: Iterator[Named], what: str) -> Iterator[Named]:
     yield from items
 
 
+def _is_pdf(path: str) -> bool:
+    return path.lower().endswith(".pdf")
+
+
 def _pages(path: str) -> Iterator[Named]:
     try:
         pages = pdf_pages(path)
@@ -305,13 +315,13 @@ def _of_jsonl(path: str, column: str) -> Iterator[Named]:
                 continue
             for one in paths:
                 whole_path = os.path.join(folder, one)
-                yield whole_path, whole_path
+                yield from _pages(whole_path) if _is_pdf(whole_path) else ((whole_path, whole_path),)
 
 
 def _paths(row: Any, column: str) -> list[str]:
     value = row.get(column) if isinstance(row, dict) else None
     paths: list[Any] = value if isinstance(value, list) else [value]
-    if not all(isinstance(one, str) for one in paths):
+    if not all(isinstance(one, str) and one for one in paths):
         fields = f", in a row with the fields {', '.join(map(str, row))}" if isinstance(row, dict) and row else ""
         raise ValueError(f"column {column!r} is {value!r:.60}; expected a path or a list of paths{fields}")
     return paths
@@ -324,6 +334,11 @@ def _of_tar(path: str) -> Iterator[Named]:
                 hidden = any(one[:1] == "." and one != "." for one in member.name.split("/"))
                 if member.isfile() and not hidden and member.name.lower().endswith(PICTURES):
                     yield f"{path}/{member.name}", partial(_head, shard, member)
+            # A header that is cut off ends a shard like none, but for what is left of it.
+            assert shard.fileobj is not None
+            shard.fileobj.seek(shard.offset)
+            if shard.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                raise tarfile.ReadError("it ends inside of a header")
     except _BROKEN_SHARD as error:
         yield path, _raising(ValueError(f"broken shard ({_line(error)})"))
 
@@ -352,7 +367,9 @@ def _without_pixels(file: Any, start: int, end: int) -> bytes:
     kept, place, has_pixels = [_PNG], start + len(_PNG), False
     while place + 8 <= end:
         file.seek(place)
-        length, kind = struct.unpack(">I4s", file.read(8))
+        if len(head := file.read(8)) < 8:
+            raise ValueError("the shard ends inside of it")
+        length, kind = struct.unpack(">I4s", head)
         if kind != b"IDAT":
             file.seek(place)
             kept.append(file.read(min(length + 12, end - place)))
