@@ -378,7 +378,8 @@ def test_a_thin_clip_is_padded() -> None:
 
 def test_nothing_is_asked_of_pixels_that_are_resized() -> None:
     moving = Resized(torch.zeros(4, 3, 56, 84, dtype=torch.uint8), QWEN2.plan_video((4, 56, 84), min_tokens=1))
-    for asked in ({"fps": 3}, {"frames": 2}, {"max_frames": 1}, {"tokenizer": len}, {"max_tokens": 9}):
+    every: Any = {"fps": 3}, {"frames": 2}, {"max_frames": 1}, {"tokenizer": len}, {"max_tokens": 9}
+    for asked in every:
         with pytest.raises(
             ValueError, match=f"{next(iter(asked))} is .*, and the pixels are resized to a plan already"
         ):
