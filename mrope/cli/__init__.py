@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from mrope.cli import demo, families, frequencies, parity, plan, positions, read, reader, worst_case
+from mrope.cli import demo, doctor, families, frequencies, parity, plan, positions, read, reader, worst_case
 from mrope.cli.errors import OneLineErrors
 
 __all__ = ["app", "main"]
@@ -26,6 +26,7 @@ COMMANDS = (
     demo.demo,
     read.read,
     parity.parity,
+    doctor.doctor,
 )
 GROUPS = {"reader": reader.app}
 

@@ -42,7 +42,9 @@ def plan(
     max_tokens: MaxTokens = None,
     conflict: Annotated[
         Conflict,
-        typer.Option(help="error, skip, pad, tile or family: where a picture does not fit; a clip: error, family."),
+        typer.Option(
+            help="error, skip, pad, tile or family: where a picture does not fit; a clip: error, pad, family."
+        ),
     ] = "error",
     budget: Annotated[
         int | None, typer.Option(metavar="N", help="Most tokens of all pictures together, shared out among them.")
@@ -84,11 +86,12 @@ def plan(
     asked = _Asked(record, limits, on_error, column, clips, fps, bar=_watched())
     kinds = asked.kinds(pictures, budget)
     with told_in_options():
-        words = {kind: settings(record, **limits, clips=kind == "clips") for kind in kinds}
+        words = {
+            kind: settings(record, **limits, clips=kind == "clips", fps=fps if kind == "clips" else None)
+            for kind in kinds
+        }
         if budget is not None:
             words["pictures"]["budget"] = f"{budget} tokens in all"
-        if fps is not None:
-            words["clips"]["sampling"] = f"{fps:g} frames a second"
         found = asked.scanned(pictures) if budget is None else asked.shared(pictures, budget)
         if summary:
             _print_summary(summarize(found, cutoffs=cutoff or ()), words, json)

@@ -1,41 +1,105 @@
 """The positions of one forward of a transformers model, from its arguments and its cache.
 
-Letters: B batch, N new tokens of this forward.
+Letters: A axes, B batch, N new tokens of this forward.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Int64
+from jaxtyping import Float, Int64
 from torch import Tensor
 
-from mrope.hf.batch import TEXT, batch_positions, batch_spans, check_kinds, token_kinds
-from mrope.hf.cache import cache_of, cached_tokens, next_starts
-from mrope.layouts import GridLayout
+from mrope.hf.batch import TEXT, batch_spans
+from mrope.hf.cache import cache_of, cached_tokens, next_starts, with_rows
+from mrope.hf.reading import layout_of, read_spans
+from mrope.layouts import CanvasLayout, GridLayout, Layout, NewlineLayout, PageLayout, SpanLayout, XdLayout
+from mrope.layouts.layout import name_of
+from mrope.positions import Positions
+from mrope.spans import Image, Span, Text, Video
 
-_MEDIA = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")
+# The pixels and sounds of new tokens, and what says how large they are.
+_PIXELS = ("pixel_values", "pixel_values_videos", "input_features", "mm_encoder_outputs")
+_SIZES = (
+    *("image_grid_thw", "video_grid_thw", "second_per_grid_ts", "target_sizes", "target_sizes_videos"),
+    *("images_per_sample", "second_per_grids", "video_second_per_grid", "feature_attention_mask", "audio_seqlens"),
+)
+_BY_TYPES = (GridLayout, NewlineLayout, XdLayout)  # whose spans are read from token types and grids alone
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Border:
-    """What one model's configuration says about its batches."""
+    """What one model's configuration says about its batches, and the layout that gives them positions.
 
-    layout: GridLayout
-    image_token_id: int
-    video_token_id: int
+    Args:
+        config: of the model.
+        layout: what lays out the spans.
+        trained: the model's own layout, by which its prompts were made.
+    """
 
-    def positions(self, call: Mapping[str, Any]) -> Int64[Tensor, "3 b n"]:
-        """The positions (3, B, N) of the tokens that a forward with the arguments `call` adds.
+    config: Any
+    layout: SpanLayout
+    trained: SpanLayout
+
+    @classmethod
+    def of(cls, config: Any, layout: Layout | str | None = None) -> Border:
+        """The border of the model with this configuration.
+
+        Raises:
+            TypeError: the configuration is none of ours, or `layout` is no layout.
+            ValueError: there is no layout of this name, or its positions are more than ids for attention as it is.
+        """
+        trained = layout_of(config)
+        if layout is None:
+            return cls(config, trained, trained)
+        if isinstance(layout, str):
+            return cls(config, layout_of(config, layout), trained)
+        if not isinstance(layout, SpanLayout):
+            raise TypeError(
+                f"layout is {layout!r}; expected a layout that places one span after the other, or a version's name"
+            )
+        if layout.merge != trained.merge:
+            raise ValueError(f"layout merges {layout.merge} patches a side; the model merges {trained.merge}")
+        made = layout([Text(1), Image((1, layout.merge, 2 * layout.merge)), Text(1)])
+        if made.layers or made.query is not None or made.attend != "causal":
+            raise ValueError(
+                f"layout is {layout!r}, whose ids differ by layer, between queries and keys, or change who attends to "
+                "whom; expected one that gives a causal model one set of ids"
+            )
+        return cls(config, layout, trained)
+
+    @property
+    def axes(self) -> int:
+        """A."""
+        return self.layout.axes
+
+    @property
+    def takes_text_row(self) -> bool:
+        """Whether the model takes (1 + A, B, N) with the text row first, from which it tells packed documents apart."""
+        if isinstance(self.trained, (XdLayout, PageLayout)):
+            return False
+        # Cosmos3-Edge of earlier versions takes bare axes; four of them would be read as the text row and three.
+        return self.axes == 4 or self.config.model_type != "cosmos3_edge"
+
+    def positions(self, call: Mapping[str, Any]) -> Int64[Tensor, "a b n"] | Float[Tensor, "a b n"]:
+        """The positions (A, B, N) of the tokens that a forward with the arguments `call` adds, 0 in padding.
 
         They go on where the cache ends. Pictures and clips are those among the new tokens, and the grids are theirs.
 
         Raises:
             ValueError: placeholders and grids do not match, the mask is no (B, N) mask, or the cache is not ours.
         """
+        mode = call.get("downsample_mode")  # of MiniCPM-V, which may say another one in a call
+        if isinstance(self.trained, CanvasLayout) and mode not in (None, self.config.downsample_mode):
+            config = copy(self.config)
+            config.downsample_mode = mode
+            layout = None if self.layout is self.trained else self.layout
+            return Border.of(config, layout).positions({**call, "downsample_mode": None})
         tokens = call.get("input_ids")
         carriers = (tokens, call.get("inputs_embeds"), call.get("attention_mask"))
         carrier = next((value for value in carriers if value is not None), None)
@@ -45,41 +109,102 @@ class Border:
         past = cached_tokens(call)
         starts = next_starts(cache_of(call), past, batch)
         mask = _mask(call.get("attention_mask"), batch, length, carrier.device)
-        kinds = self._kinds(call, tokens, past, batch, length)
-        # A loop that keeps handing over the prompt's grids while it decodes text means no new pictures.
-        media = {} if past and not _any(kinds) else {key: call.get(key) for key in _MEDIA}
-        if kinds is None:
-            kinds = torch.full((batch, length), TEXT)
-        elif tokens is not None and _any(kinds):
-            check_kinds(kinds, self._seen(tokens), mask)
-        rows = batch_spans(kinds, mask, layout=self.layout, **media)
-        return batch_positions(rows, mask, layout=self.layout, starts=starts)
+        spans = self._spans(call, tokens, mask, past)
+        kept = mask.cpu().numpy()
+        placed = np.zeros((self.axes, batch, length), dtype=self.layout.dtype)
+        rows = []
+        for row, (own, start) in enumerate(zip(spans, starts, strict=True)):
+            rows.append(self._row(own, start))
+            placed[:, row, kept[row]] = rows[-1].ids.numpy()
+        return with_rows(torch.from_numpy(placed).to(carrier.device), rows)
 
-    def _kinds(
-        self, call: Mapping[str, Any], tokens: Tensor | None, past: int, batch: int, length: int
-    ) -> Tensor | None:
-        """(B, N) kinds of the new tokens; None if nothing says that some of them are a picture's."""
-        types = call.get("mm_token_type_ids")
-        if types is not None and types.shape in ((batch, length), (batch, past + length)):
-            return types[:, -length:]
-        if types is not None and not past:
+    def _row(self, spans: Sequence[Span], start: Any) -> Positions:
+        if isinstance(start, Positions) and start.planned is not None:
+            return start.decode(sum(map(self.trained.tokens, spans)))  # what the row is to generate
+        if (
+            isinstance(self.layout, XdLayout)
+            and not isinstance(start, Positions)
+            and start
+            and any(isinstance(span, Image) for span in spans)
+        ):
+            raise ValueError(
+                "the cache does not know how many pictures it holds, and the new one needs its number: prefill again, "
+                "or pass position_ids"
+            )
+        if self.layout is not self.trained:
+            spans = [self._declared(span) for span in spans]
+        return self.layout(spans, start)
+
+    def _declared(self, span: Span) -> Span:
+        """`span` as the layout takes it: one that knows no seconds gets none, and a frame behind a stamp is a picture.
+
+        Raises:
+            ValueError: the layout has no rule for it, or would have another number of tokens.
+        """
+        wanted = self.trained.tokens(span)
+        try:
+            count = self.layout.tokens(span)
+        except ValueError:
+            if isinstance(span, Video) and span.stamp is not None:
+                span = Image(span.grid)
+            elif isinstance(span, Video) and span.seconds is not None:
+                span = replace(span, seconds=None)
+            count = self.layout.tokens(span)
+        if count != wanted:
+            raise ValueError(
+                f"layout {type(self.layout).__name__} takes {count} tokens for {name_of(span)}; the prompt has {wanted}"
+            )
+        return span
+
+    def _spans(
+        self, call: Mapping[str, Any], tokens: Tensor | None, mask: Tensor, past: int
+    ) -> Sequence[Sequence[Span]]:
+        """The spans of each row of new tokens."""
+        types = self._types(call, past, mask)
+        # A loop that keeps handing over the prompt's grids while it decodes text means no new pictures.
+        has_media = _any(types) if types is not None else any(call.get(key) is not None for key in _PIXELS)
+        if past and not has_media:
+            return _text(mask)
+        sizes: dict[str, Any] = {key: call.get(key) for key in _SIZES}
+        if sizes["audio_seqlens"] is None:
+            sizes["audio_seqlens"] = call.get("audio_feature_lengths")
+        if tokens is not None:
+            inputs = {**sizes, "input_ids": tokens, "attention_mask": mask, "mm_token_type_ids": types}
+            return read_spans(inputs, self.config)
+        if types is not None and isinstance(self.trained, _BY_TYPES):
+            return batch_spans(
+                types,
+                mask,
+                layout=self.trained,
+                **{key: sizes[key] for key in ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")},
+            )
+        if any(value is not None for value in sizes.values()):
+            raise ValueError(
+                "inputs_embeds do not show which tokens are a picture's: pass mm_token_type_ids as well"
+                if isinstance(self.trained, _BY_TYPES)
+                else "inputs_embeds do not show which tokens are a picture's: pass input_ids, or position_ids"
+            )
+        return _text(mask)
+
+    def _types(self, call: Mapping[str, Any], past: int, mask: Tensor) -> Tensor | None:
+        """(B, N) mm_token_type_ids of the new tokens; None if there are none for them."""
+        types, (batch, length) = call.get("mm_token_type_ids"), mask.shape
+        if types is None or types.shape in ((batch, length), (batch, past + length)):
+            return None if types is None else types[:, -length:]
+        if not past:
             raise ValueError(
                 f"mm_token_type_ids have shape {tuple(types.shape)}; expected {(batch, length)}, one for each token"
             )
-        if past and call.get("pixel_values") is None and call.get("pixel_values_videos") is None:
-            return None
-        if tokens is not None:
-            return self._seen(tokens)
-        if any(call.get(key) is not None for key in _MEDIA):
-            raise ValueError("inputs_embeds do not show which tokens are a picture's: pass mm_token_type_ids as well")
         return None
 
-    def _seen(self, tokens: Tensor) -> Tensor:
-        return token_kinds(tokens, image_token_id=self.image_token_id, video_token_id=self.video_token_id)
+
+def _any(types: Tensor) -> bool:
+    return bool((types != TEXT).any())
 
 
-def _any(kinds: Tensor | None) -> bool:
-    return kinds is not None and bool((kinds != TEXT).any())
+def _text(mask: Tensor) -> list[list[Span]]:
+    """Rows of nothing but text."""
+    return [[Text(count)] if count else [] for count in mask.sum(-1).tolist()]
 
 
 def _mask(mask: Any, batch: int, length: int, device: torch.device) -> Tensor:

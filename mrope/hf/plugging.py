@@ -1,14 +1,13 @@
 """Puts our positions, and our rotary if asked, into one transformers model; `unplug` takes them out again.
 
 Only that instance changes: attributes of the instance shadow its methods, and its forward gets hooks. The classes and
-modules of transformers stay as they are. Letters: B batch, N tokens, F rotary pairs.
+modules of transformers stay as they are. Letters: A axes, B batch, N tokens.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, field
 from types import MethodType, TracebackType
 from typing import Any
@@ -16,16 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from mrope.families import Family
-from mrope.hf.cache import cached_tokens, remember
+from mrope.axes import AxisSplit
+from mrope.extensions import Extension
+from mrope.hf.cache import cache_of, cached_tokens, following_of, remember, rows_of, with_rows
 from mrope.hf.call import Border
-from mrope.hf.reading import layout_of
-from mrope.layouts import GridLayout
-from mrope.rotary import Rotary
+from mrope.hf.parts import parts_of
+from mrope.hf.turning import put_in, put_in_tower, turns_of
+from mrope.layouts import GenerationLayout, GridLayout, Layout
 
 _PLUG = "_mrope_plug"
-_ROTARY = "_mrope_rotary"
-_STEMS = ("Qwen2VL", "Qwen2_5_VL", "Qwen3VL")  # of the class names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +38,7 @@ class Plugged:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if _PLUG in _base(self.model).__dict__:
+        if _PLUG in parts_of(self.model).base.__dict__:
             unplug(self.model)
 
 
@@ -68,25 +66,41 @@ class _Plug:
                 del module.__dict__[name]
 
 
-def plug(model: Any, *, positions: bool = True, rotary: bool = False) -> Plugged:
+def plug(
+    model: Any,
+    *,
+    positions: bool = True,
+    rotary: bool = False,
+    layout: Layout | str | None = None,
+    split: AxisSplit | None = None,
+    extend: Extension | tuple[Extension | None, ...] | None = None,
+) -> Plugged:
     """Let `model` compute with our positions, and with our rotary angles if asked, until `unplug`.
 
     Positions follow the trained rule (a span starts at the largest position + 1) wherever the caller passes no
     `position_ids`: in forward, in `generate`, in `get_rope_index`, and in forwards that go on from a cache, with or
     without padding. Where decoding goes on is remembered on the cache. Spans come from mm_token_type_ids, or from the
-    placeholder ids of the model's configuration where those are missing, and are checked against the grids.
+    placeholder ids of the model's configuration where those are missing, and are checked against the grids. Plain ids
+    (B, N) that the caller passes get the text row in front, from which every model tells packed documents apart.
 
     Args:
-        model: a transformers Qwen2-VL, Qwen2.5-VL or Qwen3-VL model, ForConditionalGeneration or the base *Model.
+        model: a transformers model of one of our families, ForConditionalGeneration or the base *Model, in a wrapper
+            or not. Of an omni model the thinker is plugged.
         positions: put in our positions.
-        rotary: put our angles into the language model's rotary module: the configuration's split and frequencies.
+        rotary: put our angles into the rotary modules of the language model and, where it has one, of the vision tower:
+            the configuration's split and frequencies.
+        layout: another rule for the positions: a layout, or the name of a library version (see `Family.positions`).
+        split: other axes for the rotary pairs; goes with rotary. Text alone, which has the same position on all axes,
+            computes what it did to the bit.
+        extend: another context extension, or one for each axis; goes with rotary.
 
     Returns:
         A context manager that unplugs at the end; `plug` works without `with`, too.
 
     Raises:
-        TypeError: another kind of model.
-        ValueError: the model is plugged already, or its rope type is not supported (rotary only).
+        TypeError: another kind of model, or an argument of another kind.
+        ValueError: the model is plugged already, its rope type is not supported (rotary only), or layout, split and
+            extension do not go together.
 
     >>> from transformers import Qwen2VLConfig, Qwen2VLModel
     >>> text = {"hidden_size": 128, "num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 1}
@@ -98,21 +112,32 @@ def plug(model: Any, *, positions: bool = True, rotary: bool = False) -> Plugged
     >>> ids[2].tolist()
     [[0, 1, 2, 3]]
     """
-    base = _base(model)
+    parts = parts_of(model)
+    base = parts.base
     if _PLUG in base.__dict__:
         raise ValueError(f"this {type(model).__name__} is plugged already: unplug it first")
+    rotary = rotary or split is not None or extend is not None
     if not (positions or rotary):
         raise ValueError("positions and rotary are both False; expected at least one to plug")
-    angles = Family.from_config(base.config.to_dict()).rotary() if rotary else None
-    plugged = _Plug(_border(base.config), getattr(base, "rope_deltas", None))
-    if angles is not None:
-        _plug_rotary(base.language_model.rotary_emb, angles, plugged)
+    if layout is not None and not positions:
+        raise ValueError("layout was given with positions=False; expected positions=True, which it is for")
+    border = Border.of(base.config, layout)
+    turns = None
+    if rotary or border.axes != border.trained.axes:
+        turns = turns_of(parts.text.rotary_emb, base.config, split, extend, border.axes)
+    plugged = _Plug(border, getattr(base, "rope_deltas", None))
+    if turns is not None:
+        put_in(parts.text.rotary_emb, turns, plugged.shadow)
+    if rotary:
+        put_in_tower(base, plugged.shadow)
     if positions:
-        plugged.shadow(base, "get_rope_index", MethodType(_get_rope_index, base))
+        if hasattr(base, "get_rope_index"):
+            plugged.shadow(base, "get_rope_index", MethodType(_get_rope_index, base))
         plugged.hooks.append(base.register_forward_pre_hook(_before_forward, with_kwargs=True))
         plugged.hooks.append(base.register_forward_hook(_after_forward, with_kwargs=True))
-        if model is not base:
-            _plug_generation(model, plugged)
+        # GLM-Image decodes without ids of the loop, from the table of what it is to draw.
+        if parts.generating is not None and not isinstance(border.trained, GenerationLayout):
+            _plug_generation(parts.generating, plugged)
     setattr(base, _PLUG, plugged)
     return Plugged(model)
 
@@ -124,35 +149,13 @@ def unplug(model: Any) -> None:
         TypeError: a model that cannot be plugged.
         ValueError: the model is not plugged.
     """
-    base = _base(model)
+    base = parts_of(model).base
     plugged = base.__dict__.pop(_PLUG, None)
     if plugged is None:
         raise ValueError(f"this {type(model).__name__} is not plugged")
     plugged.undo()
     if "rope_deltas" in base.__dict__:
         base.rope_deltas = plugged.rope_deltas
-
-
-def _base(model: Any) -> Any:
-    """The base *Model of `model`, which owns get_rope_index."""
-    import transformers
-
-    for stem in _STEMS:
-        if isinstance(model, getattr(transformers, f"{stem}ForConditionalGeneration")):
-            return model.model
-        if isinstance(model, getattr(transformers, f"{stem}Model")):
-            return model
-    raise TypeError(
-        f"model is a {type(model).__name__}; expected a {', '.join(_STEMS[:-1])} or {_STEMS[-1]} Model or "
-        "ForConditionalGeneration of transformers"
-    )
-
-
-def _border(config: Any) -> Border:
-    """How the model with this configuration lays out a batch; its rope does not matter here."""
-    layout = layout_of(config)
-    assert isinstance(layout, GridLayout)  # all families that can be plugged
-    return Border(layout, config.image_token_id, config.video_token_id)
 
 
 def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -163,10 +166,31 @@ def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
 def _before_forward(base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     call = _named(type(base).forward, args, kwargs) if args else kwargs
+    border, given = getattr(base, _PLUG).border, call.get("position_ids")
     tokens = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
-    if tokens is not None and call.get("position_ids") is None:
-        call = {**call, "position_ids": getattr(base, _PLUG).border.positions(call)}
+    if tokens is not None and given is None:
+        call = {**call, "position_ids": _read(border, call, torch.compiler.is_compiling())}
+    elif given is not None and given.dim() == 2 and border.takes_text_row and border.axes == 3:
+        call = {**call, "position_ids": given.expand(4, -1, -1)}
     return (), call
+
+
+@torch.compiler.disable()
+def _read(border: Border, call: dict[str, Any], compiling: bool) -> Tensor:
+    """The ids of a forward as its language model takes them; what reads a batch on the host is no part of a graph."""
+    ids = border.positions(call)
+    if border.axes == 4 and border.takes_text_row:  # four rows would be read as the text row and three axes
+        ids = _with_text_row(ids, torch.arange(ids.shape[-1], device=ids.device)[None])
+    cache = cache_of(call)
+    if compiling and cache is not None:  # the hook behind the forward is a part of the graph
+        remember(cache, cached_tokens(call), ids, border.axes, call.get("attention_mask"))
+    return ids
+
+
+def _with_text_row(ids: Tensor, text: Tensor) -> Tensor:
+    """(1 + A, B, N), which knows the rows that `ids` were made from."""
+    whole = torch.cat([text.expand(1, *ids.shape[1:]).to(ids.dtype), ids])
+    return with_rows(whole, rows_of(ids))
 
 
 def _after_forward(base: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
@@ -181,21 +205,23 @@ def _after_forward(base: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out
     if cache is not None:
         slots = kwargs.get("cache_position")
         past = int(cache.get_seq_length()) - ids.shape[-1] if slots is None else int(slots[0])
-        remember(cache, past, ids)
+        remember(cache, past, ids, getattr(base, _PLUG).border.axes, kwargs.get("attention_mask"))
 
 
 def _get_rope_index(base: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-    """In place of the method of this name: ids (3, B, N) and deltas (B, 1), as this transformers defines them."""
+    """In place of the method of this name: ids (A, B, N) and deltas (B, 1), as this transformers defines them."""
     signature = inspect.signature(type(base).get_rope_index)
     call = _named(type(base).get_rope_index, args, kwargs)
-    ids = getattr(base, _PLUG).border.positions(
-        {**call, "cache": None, "past_key_values": None, "cache_position": None}
-    )
+    border = getattr(base, _PLUG).border
+    ids = border.positions({**call, "cache": None, "past_key_values": None, "cache_position": None})
     mask = call.get("attention_mask")
     # Up to 5.2, which had no mm_token_type_ids, deltas counted padding as well.
-    padded = mask is None or "mm_token_type_ids" not in signature.parameters
-    length = torch.full_like(ids[0, :, 0], ids.shape[-1]) if padded else (mask != 0).sum(-1)
-    return ids, (ids.amax((0, 2)) + 1 - length)[:, None]
+    old = isinstance(border.trained, GridLayout) and "mm_token_type_ids" not in signature.parameters
+    length = torch.full_like(ids[0, :, 0], ids.shape[-1]) if mask is None or old else (mask != 0).sum(-1)
+    if isinstance(border.trained, GenerationLayout):  # which has a table instead
+        return ids, torch.zeros_like(length)[:, None]
+    following = torch.tensor([row.next for row in rows_of(ids)], dtype=ids.dtype, device=ids.device)
+    return ids, (following - length)[:, None]
 
 
 def _plug_generation(model: Any, plugged: _Plug) -> None:
@@ -207,63 +233,50 @@ def _plug_generation(model: Any, plugged: _Plug) -> None:
 
 
 def _prompt_ids(model: Any, inputs_tensor: Tensor, model_kwargs: Mapping[str, Any]) -> Tensor:
-    """The ids (4, B, N) of a prompt, text row first, its cached part included."""
+    """The ids (1 + A, B, N) of a prompt, text row first, its cached part included; (A, B, N) without a text row."""
     from transformers import GenerationMixin
 
+    border = getattr(model.model, _PLUG).border
     text = GenerationMixin._prepare_position_ids_for_generation(model, inputs_tensor, dict(model_kwargs))
     given = model_kwargs.get("input_ids")
     tokens = inputs_tensor if given is None or given.shape[1] == 0 else given
     past = cached_tokens(model_kwargs)
     new = tokens[:, tokens.shape[1] - (text.shape[1] - past) :]
     name, other = ("input_ids", "inputs_embeds") if tokens.dim() == 2 else ("inputs_embeds", "input_ids")
-    call = {**model_kwargs, name: new, other: None}
-    ids = getattr(model.model, _PLUG).border.positions(call)
+    ids = border.positions({**model_kwargs, name: new, other: None})
     text = text.expand(tokens.shape[0], -1)
-    cached = text[None, :, :past].expand(3, -1, -1)  # never read: generate cuts off what the cache holds
-    return torch.cat([text[None], torch.cat([cached, ids], dim=-1)])
+    if past:  # never read: generate cuts off what the cache holds
+        ids = with_rows(torch.cat([text[:, :past].expand(len(ids), -1, -1).to(ids.dtype), ids], dim=-1), rows_of(ids))
+    return _with_text_row(ids, text) if border.takes_text_row else ids
 
 
 def _update_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """Let new tokens follow the largest id of the last token, also where the prompt ends on a picture."""
+    """Let new tokens go on where the layout goes on, also where the prompt ends on a picture."""
+    axes = getattr(model.model, _PLUG).border.axes
     before = model_kwargs.get("position_ids")
     model_kwargs = type(model)._update_model_kwargs_for_generation(model, outputs, model_kwargs, *args, **kwargs)
     after = model_kwargs.get("position_ids")
     if before is not None and after is not None and after.dim() == 3:
-        last = before[-3:, :, -1:]
+        last = before[-axes:, :, -1:]
+        following = following_of(cache_of(model_kwargs), before.shape[-1])
+        if following is None or len(following) != last.shape[1]:
+            following = last[:, :, 0].amax(0) + 1
         # 5.2 hands on the new ids alone, later versions append them; on each axis they follow that axis.
         new = after.shape[-1] - before.shape[-1]
-        after[-3:, :, -new if new > 0 else 0 :] += last.amax(0) - last
+        after[-axes:, :, -new if new > 0 else 0 :] += following[:, None] - 1 - last
     return model_kwargs
 
 
 def _prepare_step(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
-    """The inputs of one step of `generate`, with our ids (4, B, N) unless the caller passed some."""
+    """The inputs of one step of `generate`, with our ids (1 + A, B, N) unless the caller passed some."""
     mask = kwargs["attention_mask"]  # generate always makes one
     ours = kwargs.get("position_ids") is None
+    text = (mask.cumsum(-1) - 1).clamp(min=0)
     if ours:
-        kwargs["position_ids"] = (mask.cumsum(-1) - 1).clamp(min=0)  # plain text, cut to the new tokens
+        kwargs["position_ids"] = text  # the method cuts it to the new tokens, or throws it away
     inputs = type(model).prepare_inputs_for_generation(model, *args, **kwargs)
     if ours:
-        ids = getattr(model.model, _PLUG).border.positions({**inputs, "attention_mask": mask})
-        inputs["position_ids"] = torch.cat([inputs["position_ids"][None], ids])
+        border = getattr(model.model, _PLUG).border
+        ids = border.positions({**inputs, "attention_mask": mask})
+        inputs["position_ids"] = _with_text_row(ids, text[:, -ids.shape[-1] :]) if border.takes_text_row else ids
     return inputs
-
-
-def _plug_rotary(module: Any, rotary: Rotary, plugged: _Plug) -> None:
-    probe = torch.zeros(3, 1, 1, dtype=torch.int64, device=module.inv_freq.device)
-    # Old versions hand out one table per axis, and the attention picks from them by section. The probe is made on a
-    # copy, since dynamic NTK remembers what it saw.
-    per_axis = deepcopy(module)(module.inv_freq, probe)[0].dim() == 4
-    plugged.shadow(module, _ROTARY, (rotary, per_axis))
-    plugged.shadow(module, "forward", MethodType(_rotary_forward, module))
-
-
-def _rotary_forward(module: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:
-    """In place of the rotary module's forward: cos and sin (B, N, 2F), or (3, B, N, 2F) with equal entries."""
-    rotary, per_axis = getattr(module, _ROTARY)
-    shape = (3, -1, -1, -1) if per_axis else (-1, -1, -1)
-    # transformers reads the length from the device, too, where frequencies depend on it.
-    length = int(position_ids.max()) + 1 if rotary.frequencies.needs_length else None
-    half = rotary.cos_sin(position_ids.expand(3, -1, -1), length=length)
-    cos, sin = (torch.cat([table, table], dim=-1).to(x.dtype).expand(shape) for table in half)
-    return cos, sin

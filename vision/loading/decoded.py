@@ -132,6 +132,8 @@ def _rgb(image: Image, background: Rgb) -> Image:
     if image.mode.startswith("I"):
         values = np.asarray(image)[..., None]
         image = eight_bits(values >> 8, values & 255, image.info.get("transparency"))
+    if image.mode == "La":  # of which Pillow makes nothing else
+        image = image.convert("LA")
     if image.has_transparency_data:
         image = image.convert("RGBA")
         image = Image.alpha_composite(Image.new("RGBA", image.size, background), image)

@@ -183,6 +183,8 @@ def _exif(image):
         while len(head := file.read(8)) == 8:
             length, kind = struct.unpack(">I4s", head)
             end = file.tell() + length + 4
+            if kind == b"IEND":
+                break
             if kind == b"eXIf":
                 exif = Image.Exif()
                 exif.load(file.read(length))

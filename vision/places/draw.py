@@ -96,6 +96,8 @@ def draw(
         return token_map(plan, values, part=part, step=step, size=(height, width))
 
     if heat is not None:
+        if not np.isfinite(np.asarray(_numbers(heat), dtype=np.float64)).all():
+            raise ValueError("heat holds NaN or infinity; expected a finite value for each token")
         canvas = _heated(canvas, laid(heat))
     if tokens is not None:
         chosen = laid(_mask(tokens, plan.tokens)) == 1
@@ -109,6 +111,8 @@ def draw(
     shapes = [shape for name, some in given.items() if some is not None for shape in _separate(name, listed(some))]
     if labels is not None and len(labels) != len(shapes):
         raise ValueError(f"{len(labels)} labels came for {len(shapes)} boxes, points and polygons; expected one each")
+    if isinstance(labels, str):
+        raise TypeError(f"labels is {labels!r}; expected a list of words")
     if others := [word for word in labels or () if not isinstance(word, str)]:
         raise TypeError(f"labels hold {others[0]!r}; expected words")
     _draw_shapes(drawing, [into_window(shape, (0, 0), plan.original, (height, width)) for shape in shapes], labels)

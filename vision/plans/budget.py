@@ -121,6 +121,15 @@ class _Shared:
             both[:, here] = np.where(found.fits, np.stack([found.tokens, found.prompt_tokens]), _NEVER)
         return both[0], both[1 if self.count == "prompt" else 0]
 
+    def _next(self, low: int, tokens: int, one: int) -> tuple[int, int]:
+        """The lowest limit above `low` at which a picture has more than `tokens`, and what the budget counts there."""
+        high = int(self.needed[one])
+        while high - low > 1:
+            middle = (low + high) // 2
+            found, _ = self.costs(np.array([middle]), np.array([one]))
+            low, high = (low, middle) if found[0] > tokens else (middle, high)
+        return high, int(self.costs(np.array([high]), np.array([one]))[1][0])
+
     def floors(self, least: np.ndarray) -> np.ndarray:
         """The lowest limits at which each picture fits and has `least` tokens, or all that it needs."""
         least = np.minimum(least, self.needed)
@@ -167,13 +176,13 @@ class _Shared:
                 rest -= int(dearer[one] - counted[one])
                 limits[one], tokens[one], counted[one] = higher[one], more[one], dearer[one]
         for one in order[~self.own(limits)[order]].tolist():
-            limit = tokens[one] + rest
-            while rest and limit > limits[one]:
-                (found,), (cost,) = self.costs(np.array([limit]), np.array([one]))
-                if cost - counted[one] <= rest:
-                    limits[one], rest = limit, rest - int(cost - counted[one])
+            while rest:
+                high, cost = self._next(int(limits[one]), int(tokens[one]), one)
+                if cost - counted[one] > rest or high == limits[one]:
                     break
-                limit = min(limit, found) - 1
+                rest -= int(cost - counted[one])
+                limits[one], counted[one] = high, cost
+                tokens[one] = self.costs(limits[[one]], np.array([one]))[0][0]
         return limits
 
 

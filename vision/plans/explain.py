@@ -31,6 +31,7 @@ def settings(
     max_tokens: int | None = None,
     conflict: Conflict = "error",
     clips: bool = False,
+    fps: Number | None = None,
 ) -> dict[str, str]:
     """What a plan will go by, in words: rule, size of a token, limits in tokens and pixels, patch order, policy.
 
@@ -41,6 +42,7 @@ def settings(
         max_tokens: the same.
         conflict: the same.
         clips: whether the limits are those of clips.
+        fps: of clips, the frames a second that are asked for instead of the family's.
 
     Raises:
         ValueError: limits that the family does not have, or that contradict each other; a family without clips, or a
@@ -52,12 +54,14 @@ def settings(
     """
     check_family(family)
     one_of("conflict", conflict, get_args(ClipConflict if clips else Conflict))
+    if fps is not None and not clips:
+        raise ValueError(f"fps is {fps}, and pictures have none; drop it, or give clips=True")
     if clips:
         check_clips(family)
     by_rule = "volume" if clips and family.resize == "area" and family.video_budget == "clip" else family.resize
     rule = _RULES[by_rule].format(factor=family.factor, slices=(family.slices or (0, 0))[1])
     limits = _clip_limits(family, min_tokens, max_tokens) if clips else _limits(family, min_tokens, max_tokens)
-    sampling = {"sampling": _sampling(family)} if clips else {}
+    sampling = {"sampling": _sampling(family, fps)} if clips else {}
     return {
         "family": family.name,
         "resize": f"{by_rule}: {rule}",
@@ -166,12 +170,15 @@ def _clip_limits(family: Family, min_tokens: int | None, max_tokens: int | None)
     return f"{-(-least // unit)} to {most // unit} tokens " + of.format(least, most)
 
 
-def _sampling(family: Family) -> str:
+def _sampling(family: Family, asked: Number | None) -> str:
     rule = family.sampling
     if rule is None:
         return "none, all frames"
-    rates = ["all frames" if rule.fps is None else f"{rule.fps:g} frames a second"]
-    rates += [f"{fps:g} above {seconds:g} seconds" for seconds, fps in rule.slower]
+    if asked is not None:
+        rates = [f"{asked:g} frames a second"]
+    else:
+        rates = ["all frames" if rule.fps is None else f"{rule.fps:g} frames a second"]
+        rates += [f"{fps:g} above {seconds:g} seconds" for seconds, fps in rule.slower]
     most = [] if rule.max_frames is None else [f"at most {rule.max_frames}"]
     return f"{rule.rule}, {', '.join(rates + most)}"
 

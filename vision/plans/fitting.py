@@ -341,8 +341,13 @@ def clip_part(
         return counted * size[0] * (size[1] + newlines)
 
     resized = resize(most)
-    pads = conflict == "pad" and family.resize != "newline"
-    if pads and (thin or cost(resized) > most) and (tokens := most // (counted * factor**2)):
+    if conflict == "pad" and family.resize != "newline" and (thin or cost(resized) > most):
+        tokens = most // (counted * factor**2)
+        if not tokens:
+            raise ValueError(
+                f"max_tokens is {most // unit}, and {frames} frames take a token a step; "
+                f"max_tokens={-(-counted * factor**2 // unit)} would do"
+            )
         sides = rules.padded(np.array([height]), np.array([width]), factor=factor, most=tokens)
         size = int(sides[0][0]), int(sides[1][0])
         return Part(resized=size, grid=(steps, *_grid_over(size, family)[1:]))
@@ -353,6 +358,6 @@ def clip_part(
             f"{resized[1]} wide x {resized[0]} high{among}",
             cost(resized) // unit,
             lambda limit: -(-cost(resize(limit * unit)) // unit),
-            ["family"] if conflict == "pad" or family.resize == "newline" else ["pad", "family"],
+            ["family"] if family.resize == "newline" else ["pad", "family"],
         )
     return Part(resized=resized, grid=(steps, resized[0] // family.patch, resized[1] // family.patch))

@@ -257,9 +257,11 @@ class Resized:
             kinds = type(self.pixels).__name__, type(self.plan).__name__
             raise TypeError(f"pixels and plan are a {kinds[0]} and a {kinds[1]}; expected a Tensor and a Plan")
         parts, clip = self.plan.parts, self.plan.frames
-        wanted = ((3, *parts[0].window) if clip is None else (clip, 3, *parts[0].window)) if len(parts) == 1 else None
+        if len(parts) != 1:
+            raise ValueError(f"plan has {len(parts)} parts, which have no single size; expected a plan of one")
+        wanted = (3, *parts[0].window) if clip is None else (clip, 3, *parts[0].window)
         if tuple(self.pixels.shape) != wanted or self.pixels.dtype != torch.uint8:
             raise ValueError(
                 f"pixels are {self.pixels.dtype} of shape {tuple(self.pixels.shape)}; expected uint8 of {wanted}, as "
-                "their plan wants (a plan of several parts has no single size)"
+                "their plan wants"
             )

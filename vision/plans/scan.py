@@ -212,7 +212,8 @@ def _unbraced(path: str) -> Iterator[str]:
     first, last, words = found.groups()
     if words is None:
         step = 1 if int(first) <= int(last) else -1
-        digits = max(len(first), len(last)) if "0" in (first[0], last[0]) else 0
+        padded = any(bound[0] == "0" and len(bound) > 1 for bound in (first, last))
+        digits = max(len(first), len(last)) if padded else 0
         words = (f"{number:0{digits}d}" for number in range(int(first), int(last) + step, step))
     else:
         words = words.split(",")
@@ -301,6 +302,17 @@ def _pages(path: str) -> Iterator[Named]:
     yield from ((str(page), page) for page in pages)
 
 
+def _pages_in(shard: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> Iterator[Named]:
+    file = shard.extractfile(member)
+    assert file is not None  # of a regular file
+    try:
+        pages = pdf_pages(file.read())
+    except _ERRORS as error:
+        yield name, _raising(error)
+        return
+    yield from ((f"{name}, page {page.number}", page) for page in pages)
+
+
 def _of_jsonl(path: str, column: str) -> Iterator[Named]:
     folder = os.path.dirname(path)
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as lines:
@@ -332,13 +344,18 @@ def _of_tar(path: str) -> Iterator[Named]:
         with tarfile.open(path) as shard:
             for member in shard:
                 hidden = any(one[:1] == "." and one != "." for one in member.name.split("/"))
-                if member.isfile() and not hidden and member.name.lower().endswith(PICTURES):
+                if not member.isfile() or hidden:
+                    continue
+                if _is_pdf(member.name):
+                    yield from _pages_in(shard, member, f"{path}/{member.name}")
+                elif member.name.lower().endswith(PICTURES):
                     yield f"{path}/{member.name}", partial(_head, shard, member)
-            # A header that is cut off ends a shard like none, but for what is left of it.
-            assert shard.fileobj is not None
-            shard.fileobj.seek(shard.offset)
-            if shard.fileobj.read(tarfile.BLOCKSIZE).strip(b"\0"):
-                raise tarfile.ReadError("it ends inside of a header")
+            # A header that is cut off, or is not there, ends a shard for `tarfile` as the empty blocks behind it do.
+            if path.lower().endswith(".tar"):
+                assert shard.fileobj is not None
+                shard.fileobj.seek(shard.offset)
+                if shard.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
+                    raise tarfile.ReadError("it ends without the blocks that end a shard")
     except _BROKEN_SHARD as error:
         yield path, _raising(ValueError(f"broken shard ({_line(error)})"))
 

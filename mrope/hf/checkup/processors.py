@@ -1,0 +1,323 @@
+"""Checks of the processor that the installed library has for a model: what it makes of small pictures and clips.
+
+A checkpoint folder's own processor is taken where it has one; otherwise the class of the library, with a tokenizer of a
+few words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from mrope.hf.checkup.compare import attempt, finding
+from mrope.hf.checkup.report import Finding
+from mrope.hf.checkup.subject import Subject, model_forward
+
+# What processors ask their tokenizer for.
+_SPECIAL = {
+    "image_token": "<|image_pad|>",
+    "video_token": "<|video_pad|>",
+    "audio_token": "<|audio_pad|>",
+    "vision_start_token": "<|vision_start|>",
+    "vision_end_token": "<|vision_end|>",
+    "vision_bos_token": "<|vision_start|>",
+    "vision_eos_token": "<|vision_end|>",
+    "audio_bos_token": "<|audio_start|>",
+    "audio_eos_token": "<|audio_end|>",
+    "image_start_token": "<image>",
+    "image_end_token": "</image>",
+    "slice_start_token": "<slice>",
+    "slice_end_token": "</slice>",
+    "image_id_start_token": "<image_id>",
+    "image_id_end_token": "</image_id>",
+    "video_start_token": "<|VIDEO_START|>",
+    "video_end_token": "<|VIDEO_END|>",
+    "begin_of_video_token": "<|begin_of_video|>",
+    "end_of_video_token": "<|end_of_video|>",
+    "begin_of_image_token": "<|begin_of_image|>",
+    "end_of_image_token": "<|end_of_image|>",
+    "grid_bos_token": "<sop>",
+    "grid_eos_token": "<eop>",
+}
+_COMPASS = {  # Cohere Compass writes them in capitals
+    "image_token": "<|IMAGE_PAD|>",
+    "video_token": "<|VIDEO_PAD|>",
+    "vision_start_token": "<|VISION_START|>",
+    "vision_end_token": "<|VISION_END|>",
+}
+# The checkpoints of these have the processor of another model type, and the library names none.
+_AS = {
+    "qwen3_vl_moe": "qwen3_vl",
+    "cosmos3_omni": "qwen3_vl",
+    "glm4v_moe": "glm4v",
+    "glm_ocr": "glm46v",
+    "glmga": "glm46v",
+}
+_TOKENIZERS = ("tokenizer.json", "tokenizer_config.json", "vocab.json")
+_PICTURE, _CLIP = (3, 96, 160), (4, 3, 96, 160)
+
+
+def processor_of(subject: Subject) -> Any:
+    """The processor of a subject.
+
+    Raises:
+        ValueError: the library names none for it.
+    """
+    from transformers import AutoProcessor
+
+    folder = subject.folder
+    if folder is not None and any((folder / name).exists() for name in _TOKENIZERS):
+        own, error = attempt(lambda: AutoProcessor.from_pretrained(folder, local_files_only=True))
+        if error is None and hasattr(own, "tokenizer"):
+            return own
+    return _made(subject.config.model_type.removesuffix("_thinker"))
+
+
+@cache
+def _made(model_type: str) -> Any:
+    import transformers
+    from transformers.models.auto.image_processing_auto import IMAGE_PROCESSOR_MAPPING
+    from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
+    from transformers.models.auto.video_processing_auto import VIDEO_PROCESSOR_MAPPING
+
+    config: Any = transformers.CONFIG_MAPPING[model_type]
+    stem = config.__name__.removesuffix("Config")
+    key: Any = transformers.CONFIG_MAPPING[_AS.get(model_type, model_type)]
+    if key not in PROCESSOR_MAPPING or key not in IMAGE_PROCESSOR_MAPPING:
+        raise ValueError(f"transformers {transformers.__version__} names no processor for {model_type}")
+
+    def part(suffix: str, mapping: Any) -> Any:
+        found = getattr(transformers, stem + suffix, None) or mapping[key]
+        found = found["torchvision"] if isinstance(found, dict) else found
+        return (found[-1] if isinstance(found, tuple) else found)()  # (slow, fast) in old versions
+
+    parts: dict[str, Any] = {
+        "image_processor": part("ImageProcessor", IMAGE_PROCESSOR_MAPPING),
+        "tokenizer": _tokenizer("compass" in model_type),
+    }
+    if key in VIDEO_PROCESSOR_MAPPING:
+        parts["video_processor"] = part("VideoProcessor", VIDEO_PROCESSOR_MAPPING)
+        if hasattr(parts["video_processor"], "draw_on_frames"):
+            parts["video_processor"].draw_on_frames = False  # Ernie's stamps, which need a font
+    if "omni" in model_type and "cosmos" not in model_type:
+        parts["feature_extractor"] = transformers.WhisperFeatureExtractor()
+    made: Any = PROCESSOR_MAPPING[key]
+    return made(**parts)
+
+
+@cache
+def _tokenizer(capitals: bool) -> Any:
+    """Of special words, and one word for all others."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    special = _SPECIAL | (_COMPASS if capitals else {})
+    words = {word: number for number, word in enumerate(("<unk>", *dict.fromkeys(special.values())))}
+    split = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    split.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=split, unk_token="<unk>", pad_token="<unk>", extra_special_tokens=special
+    )
+
+
+def _pixels(shape: tuple[int, ...]) -> Tensor:
+    return torch.zeros(shape, dtype=torch.uint8)
+
+
+def _metadata(frames: int, step: int = 12) -> Any:
+    """Of every `step`-th frame of a clip with 24 a second."""
+    from transformers.video_utils import VideoMetadata
+
+    total = step * frames
+    indices = [step * number for number in range(frames)]
+    return VideoMetadata(total_num_frames=total, fps=24.0, frames_indices=indices, duration=total / 24)
+
+
+def has_clips(made: Any) -> bool:
+    """Whether a processor takes clips."""
+    return getattr(made, "video_processor", None) is not None and hasattr(made, "video_token")
+
+
+def pictures(subject: Subject) -> Iterator[Finding]:
+    """What the model asks for comes from its processor."""
+    if "mm_token_type_ids" not in model_forward(subject.config):
+        return
+    made = subject.processor
+    around = ("<image>", "</image>") if subject.family.name == "hunyuan-vl" else ("", "")
+    calls = {
+        "a picture": lambda: made(text=[made.image_token.join(around)], images=[_pixels(_PICTURE)], return_tensors="pt")
+    }
+    if has_clips(made):
+        calls["a clip"] = lambda: made(
+            text=[made.video_token],
+            videos=[_pixels(_CLIP)],
+            video_metadata=[_metadata(_CLIP[0])],
+            do_sample_frames=False,
+            return_tensors="pt",
+        )
+    for what, call in calls.items():
+        inputs, error = attempt(call)
+        if error is not None:
+            yield finding(
+                "processor",
+                "risky",
+                rule=f"{type(made).__name__} takes {what}",
+                seen=f"it raises {error}",
+                right="no error",
+                fix="pass return_metadata=True" if "metadata" in error else "mrope.hf.processor(...)",
+            )
+        elif "mm_token_type_ids" not in inputs:
+            yield finding(
+                "processor",
+                "wrong",
+                rule="the processor returns all that its model takes",
+                seen=f"{type(made).__name__} returns no mm_token_type_ids with {what}",
+                right="mm_token_type_ids",
+                fix="pass return_mm_token_type_ids=True, or mrope.hf.token_kinds(input_ids, ...)",
+            )
+
+
+def wrappers(subject: Subject) -> Iterator[Finding]:
+    """The words around a clip in a chat template make way for those around its frames."""
+    made = subject.processor
+    start, end = getattr(made, "vision_start_token", None), getattr(made, "vision_end_token", None)
+    if not has_clips(made) or start is None or getattr(subject.family.layout, "time", None) != "stamps":
+        return
+    inputs = made(
+        text=[f"a {start}{made.video_token}{end} a"],
+        videos=[_pixels(_CLIP)],
+        video_metadata=[_metadata(_CLIP[0])],
+        do_sample_frames=False,
+        return_metadata=True,
+    )
+    ids = torch.as_tensor(inputs["input_ids"]).flatten()
+    frames = int(torch.as_tensor(inputs["video_grid_thw"])[0, 0])
+    starts = int((ids == made.tokenizer.convert_tokens_to_ids(start)).sum())
+    if starts != frames:
+        yield finding(
+            "clip-prompt",
+            "wrong",
+            rule="each frame of a clip has one pair of vision words around it, and no more",
+            seen=f"{starts} {start} for {frames} frames: the pair of the chat template stays",
+            right=f"{frames}",
+            fix="leave the pair out of the template, or mrope.hf.processor(...): later positions are 1 and 2 too high",
+        )
+
+
+def clip_budget(subject: Subject) -> Iterator[Finding]:
+    """A clip keeps within its budget of pixels."""
+    made = subject.processor
+    if not has_clips(made) or subject.family.video_budget != "clip" or subject.family.resize == "newline":
+        return
+    videos = made.video_processor
+    worst = (1.0, 0, 0, 0)
+    for frames in (3, 5, 7, 9):
+        limit = frames * 256 * 320
+        size = {"shortest_edge": 4096, "longest_edge": limit}
+        inputs = videos(videos=[_pixels((frames, 3, 360, 500))], size=size, do_sample_frames=False, return_tensors="pt")
+        used = int(inputs["video_grid_thw"][0].prod()) * videos.patch_size**2 * videos.temporal_patch_size
+        worst = max(worst, (used / limit, frames, used, limit))
+    share, frames, used, limit = worst
+    if share > 1:
+        yield finding(
+            "clip-budget",
+            "wrong",
+            rule="longest_edge is the most pixels of a clip, with the frame that fills it up",
+            seen=f"{type(videos).__name__} makes {used} pixels of {frames} frames with a longest_edge of {limit}",
+            right=f"at most {limit}",
+            fix="plan_video(...) of mrope.vision, or an even number of frames",
+        )
+
+
+def counts(subject: Subject) -> Iterator[Finding]:
+    """Patches are counted as they are cut."""
+    yield from _counted(subject.processor.image_processor)
+
+
+def clip_calls(subject: Subject) -> Iterator[Finding]:
+    """Calls that a processor of clips should take."""
+    made = subject.processor
+    if not has_clips(made):
+        return
+    videos = made.video_processor
+    name = type(videos).__name__
+    calls: dict[str, Callable[[], Any]] = {
+        "a clip of one frame": lambda: videos(videos=[_pixels((1, *_CLIP[1:]))], do_sample_frames=False),
+        "do_sample_frames=True alone": lambda: videos(
+            videos=[_pixels((48, *_CLIP[1:]))], video_metadata=[_metadata(48, step=1)], do_sample_frames=True
+        ),
+    }
+    if hasattr(videos, "get_num_of_video_patches"):
+        calls["get_num_of_video_patches of a size alone"] = lambda: videos.get_num_of_video_patches(4, 96, 160)
+    for what, call in calls.items():
+        _, error = attempt(call)
+        if error is not None:
+            yield finding(
+                "clip-calls",
+                "risky",
+                rule=f"{name} takes {what}",
+                seen=f"it raises {error}",
+                right="no error",
+                fix="repeat the frame, or state fps or num_frames; plan_video of mrope.vision counts tokens",
+            )
+    inputs, _ = attempt(
+        lambda: made(
+            text=[made.video_token],
+            videos=[_pixels((3, *_CLIP[1:]))],
+            video_metadata=[_metadata(3)],
+            do_sample_frames=False,
+            return_metadata=True,
+        )
+    )
+    told = (inputs or {}).get("video_metadata")
+    if told is not None and len(told[0].frames_indices) != 3:
+        yield finding(
+            "clip-calls",
+            "risky",
+            rule=f"{type(made).__name__} leaves frames_indices as they are",
+            seen=f"of 3 frames the metadata that comes back names {len(told[0].frames_indices)}",
+            right="3",
+            fix="use the metadata that went in",
+        )
+
+
+def _counted(images: Any) -> Iterator[Finding]:
+    """The patches that are counted, and those that the twin for PIL cuts, are those that are cut."""
+    import transformers
+
+    if not hasattr(images, "get_number_of_image_patches"):
+        return
+    name = type(images).__name__
+    twin = getattr(transformers, f"{name}Pil", None)
+    options = {"patch_expand_factor": 2} if hasattr(images, "patch_expand_factor") else {}
+    if options:
+        images = type(images)(**options)
+    picture = _pixels((3, 300, 410))
+    cut, failed = attempt(lambda: images(images=[picture], return_tensors="pt")["image_grid_thw"][0].tolist())
+    counted, _ = attempt(lambda: images.get_number_of_image_patches(300, 410, {}))
+    if failed is None and isinstance(counted, int) and counted != math.prod(cut):
+        yield finding(
+            "counts",
+            "wrong",
+            rule="get_number_of_image_patches counts the patches that are cut",
+            seen=f"{name} counts {counted} for 300 x 410",
+            right=f"{math.prod(cut)}, grid {cut}",
+            fix="plan(...) of mrope.vision",
+        )
+    if not options or failed is not None or twin is None:
+        return
+    other, error = attempt(lambda: twin(**options)(images=[picture], return_tensors="pt")["image_grid_thw"][0].tolist())
+    if error is None and other != cut:
+        yield finding(
+            "counts",
+            "wrong",
+            rule=f"{name} and {twin.__name__} cut alike",
+            seen=f"with patch_expand_factor 2 grid {other} of 300 x 410",
+            right=f"{cut}",
+            fix="use the one of torchvision",
+        )

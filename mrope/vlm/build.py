@@ -1,0 +1,199 @@
+"""From a vision encoder and a text model to a model that reads pictures of any size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import deepcopy
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from mrope.axes import AxisSplit
+from mrope.checks import whole
+from mrope.families import Family, family_names
+from mrope.families import family as family_called
+
+if TYPE_CHECKING:
+    from mrope.vision import VisionEncoder
+    from mrope.vlm.model import Vlm
+else:  # annotations are looked up at run time in tests
+    Vlm = VisionEncoder = Any
+
+
+def build_vlm(
+    vision: str | nn.Module,
+    language: str | PathLike[str] | Any,
+    *,
+    family: str | None = None,
+    split: AxisSplit | None = None,
+    merge: int | None = None,
+    image_token_id: int | None = None,
+    video_token_id: int | None = None,
+    deepstack: Sequence[int] = (),
+) -> Vlm:
+    """A vision-language model with M-RoPE at any resolution: a `transformers.PreTrainedModel`.
+
+    The language model stays as it is: what has no picture in it goes through untouched. It trains in a plain loop or
+    with transformers' Trainer, generates, saves, and loads with `mrope.vlm.Vlm.from_pretrained`. Beside the parts only
+    the merger, from `merge` x `merge` patches to a token, is new, and DeepStack's mergers where there are some.
+
+    Args:
+        vision: "timm/NAME" for published weights, a model that timm made (see `mrope.vision.from_timm`), or a
+            `VisionEncoder` whose `out_dim` is the width of the language model.
+        language: folder or name of a text model's checkpoint, its transformers configuration for fresh weights, or the
+            model itself, an unchanged ...ForCausalLM such as Llama, Qwen2, Qwen3 or Mistral.
+        family: whose resize rule, patches and layout the model takes, and whose split in the ratio of its counts; one
+            that lays pictures out as a grid, such as "qwen3-vl". None: patches of the vision model's size, one frame
+            each, and pictures of up to 16384 tokens.
+        split: the rotary pairs of (t, h, w); by default that of the family.
+        merge: patches per token and side, by default that of the family, or of the encoder, or 2.
+        image_token_id: the placeholder of a picture's tokens. By default the number behind the vocabulary, which the
+            model can neither confuse with a word nor write.
+        video_token_id: that of a clip's; by default the number behind that.
+        deepstack: numbers of the encoder's blocks whose patches, each through a merger of its own, are added to the
+            picture's tokens behind the first layers of the language model (DeepStack, arXiv:2406.04334, as in
+            Qwen3-VL).
+
+    Raises:
+        TypeError: `vision` or `language` are something else, or the language model's rotary is of another kind.
+        ValueError: there is neither a family nor a split, or sizes do not fit one another.
+
+    >>> import timm, torch
+    >>> from transformers import LlamaConfig
+    >>> text = LlamaConfig(vocab_size=90, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+    ...     num_attention_heads=2, num_key_value_heads=1, bos_token_id=1, eos_token_id=2)
+    >>> vit = timm.create_model("vit_tiny_patch16_224", depth=1)
+    >>> model = build_vlm(vit, text, split=AxisSplit((4, 2, 2)), merge=2)
+    >>> patches = model.config.record.patchify(torch.zeros(3, 64, 96, dtype=torch.uint8))
+    >>> prompt = torch.tensor([[1, *[model.config.image_token_id] * 6, 5]])
+    >>> model(prompt, pixel_values=patches.values, image_grid_thw=patches.grids).logits.shape
+    torch.Size([1, 8, 90])
+    """
+    from mrope.vlm.config import VlmConfig, grid_layout
+    from mrope.vlm.encoder import describe
+    from mrope.vlm.guide import default_split, pairs_of
+    from mrope.vlm.model import Vlm
+
+    if family is None and split is None:
+        raise ValueError(f"family and split are None; expected one of {', '.join(family_names())}, or an AxisSplit")
+    record = None if family is None else family_called(family)
+    if record is not None:
+        grid_layout(record)
+        if merge not in (None, record.merge):
+            raise ValueError(f"merge is {merge}; family {family} merges {record.merge}")
+    model = _language(language)
+    decoder = model.get_decoder()
+    if not hasattr(decoder, "layers") or not hasattr(decoder, "rotary_emb"):
+        raise TypeError(
+            f"language is a {type(model).__name__}; expected a causal model with layers and one rotary_emb, such as "
+            "Llama, Qwen2, Qwen3 or Mistral"
+        )
+    text = model.config
+    pairs = pairs_of(decoder.rotary_emb)
+    if split is None:
+        assert record is not None  # or there is a split
+        split = default_split(record.split, pairs)
+    split.check_fits(2 * pairs)
+    if split.axes != 3:
+        raise ValueError(f"split {split.counts} has {split.axes} axes; expected 3: t, h, w")
+    encoder, own = _encoder(vision, record, merge, text.hidden_size)
+    words = text.vocab_size
+    config = VlmConfig(
+        text_config=text,
+        encoder=describe(encoder),
+        family=family,
+        patch=own.patch,
+        merge=own.merge,
+        mean=own.mean,
+        std=own.std,
+        mrope_section=split.counts,
+        allocation=split.allocation,
+        order=split.order,
+        image_token_id=words if image_token_id is None else whole("image_token_id", image_token_id, 0),
+        video_token_id=words + 1 if video_token_id is None else whole("video_token_id", video_token_id, 0),
+        deepstack=_blocks(deepstack, encoder, len(decoder.layers)),
+        dtype=model.dtype,
+        attn_implementation=text._attn_implementation,
+    )
+    if config.image_token_id == config.video_token_id:
+        raise ValueError(f"image_token_id and video_token_id are both {config.image_token_id}; expected two numbers")
+    built = Vlm(config, encoder.to(device=model.device, dtype=model.dtype), model)
+    built.generation_config = deepcopy(model.generation_config)  # where it stops, among others
+    return built
+
+
+def _language(language: Any) -> Any:
+    """The text model: loaded, made or as it came."""
+    from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
+
+    if isinstance(language, (str, PathLike)):
+        return AutoModelForCausalLM.from_pretrained(language)
+    if isinstance(language, PretrainedConfig):
+        return AutoModelForCausalLM.from_config(language)
+    if isinstance(language, PreTrainedModel) and language.can_generate():
+        return language
+    raise TypeError(
+        f"language is a {type(language).__name__}; expected a checkpoint's folder or name, a transformers "
+        "configuration, or a causal model"
+    )
+
+
+def _encoder(vision: Any, record: Family | None, merge: int | None, out_dim: int) -> tuple[VisionEncoder, Family]:
+    """The encoder, and the record of its patches."""
+    from mrope.vision import VisionEncoder, from_timm
+    from mrope.vlm.config import own_record, patch_side
+
+    if isinstance(vision, VisionEncoder):
+        shape = vision.config
+        if shape.out_dim != out_dim:
+            raise ValueError(
+                f"out_dim of the encoder is {shape.out_dim}; expected {out_dim}, as the language model has"
+            )
+        own = record or own_record(patch_side(shape.patch_dim), shape.merge, (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        stated = {"merge": shape.merge, "patch_dim": shape.patch_dim, "order": shape.order}
+        wanted = {"merge": merge or own.merge, "patch_dim": own.patch_dim, "order": own.patch_order}
+        for name, value in stated.items():
+            if value != wanted[name]:
+                raise ValueError(f"{name} of the encoder is {value!r}; expected {wanted[name]!r}")
+        return vision, own
+    if isinstance(vision, str):
+        from timm import create_model
+
+        maker, _, name = vision.partition("/")
+        if maker != "timm" or not name:
+            raise ValueError(f"vision is {vision!r}; expected 'timm/' and the name of a model, or the model itself")
+        vision = create_model(name, pretrained=True)
+    if not isinstance(vision, nn.Module):
+        raise TypeError(
+            f"vision is a {type(vision).__name__}; expected 'timm/NAME', a model of timm, or a VisionEncoder"
+        )
+    if record is None:
+        record = _record_of(vision, 2 if merge is None else whole("merge", merge, 1))
+    return from_timm(vision, family=record, out_dim=out_dim), record
+
+
+def _record_of(vision: Any, merge: int) -> Family:
+    """A record of patches as a model of timm takes them."""
+    from mrope.vlm.config import own_record
+
+    stem = getattr(vision, "embeds", getattr(vision, "patch_embed", None))
+    side = getattr(stem, "patch_size", None)
+    colours = getattr(vision, "pretrained_cfg", None) or {}
+    if side is None or not {"mean", "std"} <= {*colours}:
+        raise TypeError(f"vision is a {type(vision).__name__}; expected a ViT that timm.create_model made")
+    patch = side if isinstance(side, int) else int(side[0])
+    return own_record(patch, merge, colours["mean"], colours["std"])
+
+
+def _blocks(deepstack: Sequence[int], encoder: VisionEncoder, layers: int) -> list[int]:
+    """The numbers of DeepStack's blocks, checked."""
+    numbers = [whole("deepstack entry", number, 0) for number in deepstack]
+    depth = encoder.config.depth
+    if sorted({*numbers}) != numbers or any(number >= depth for number in numbers):
+        raise ValueError(f"deepstack is {numbers}; expected numbers of the {depth} blocks, from 0, in order")
+    if len(numbers) >= layers:
+        raise ValueError(f"deepstack has {len(numbers)} blocks; the language model takes at most {layers - 1}")
+    if numbers and encoder.config.merge > 1 and not encoder.config.order.startswith("blocks"):
+        raise ValueError(f"deepstack is {numbers} with patches in {encoder.config.order!r} order; expected 'blocks'")
+    return numbers

@@ -1,0 +1,60 @@
+"""Which parts of a built model train: freezing, and LoRA where peft is installed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from torch import nn
+
+from mrope.checks import one_of, whole
+
+Part = Literal["vision", "merger", "language"]
+_PARTS = ("vision", "merger", "language")
+
+
+def freeze(model: Any, *parts: Part) -> Any:
+    """Let `parts` of a built model train no more; the others stay as they are.
+
+    Args:
+        model: what `build_vlm` made.
+        parts: "vision" is the encoder without its merger, "merger" that and DeepStack's, "language" the text model.
+
+    Returns:
+        The model.
+    """
+    for part in parts:
+        one_of("part", part, _PARTS)
+    for name, parameter in model.named_parameters():
+        if _part(name) in parts:
+            parameter.requires_grad_(False)
+    return model
+
+
+def add_lora(model: Any, *, rank: int = 16) -> Any:
+    """A peft model: LoRA adapters (arXiv:2106.09685) on all linear layers of the text model's layers, and the mergers.
+
+    Both train, and `save_pretrained` saves both and nothing else; the rest is frozen.
+
+    Args:
+        model: what `build_vlm` made.
+        rank: of the adapters; their scale is twice the rank.
+
+    Raises:
+        ImportError: peft is not installed; the extra `train` has it.
+    """
+    whole("rank", rank, 1)
+    try:
+        from peft import LoraConfig, get_peft_model  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ImportError("LoRA needs peft, which is not installed: pip install 'mrope[train]'") from error
+    inside = {id(layer) for layer in model.get_decoder().layers.modules()}
+    targets = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and id(module) in inside]
+    mergers = ["encoder.merger", *(f"deepstack.{number}" for number in range(len(model.deepstack)))]
+    options = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets, modules_to_save=mergers)
+    return get_peft_model(model, options)
+
+
+def _part(name: str) -> Part:
+    if name.startswith("language_model."):
+        return "language"
+    return "merger" if name.startswith(("encoder.merger.", "deepstack.")) else "vision"
