@@ -137,7 +137,7 @@ def test_the_settings_are_those_of_what_came() -> None:
         for line, words in zip(lines, kinds.values(), strict=True):
             assert line.startswith(f"qwen3-vl, {words['limits']}; ")
             assert ("sampling even, 2 frames a second, at most 768" in line) == (words is clips)
-    assert "sampling 1 frames a second; " in run("plan", "640x480x9", "--family", "qwen3-vl", "--fps", "1")[0]
+    assert "sampling even, 1 frames a second, at most 768; " in run("plan", "640x480x9", "--family", "qwen3-vl", "--fps", "1")[0]
     budget = json.loads(run("plan", "640x480", "--family", "qwen3-vl", "--budget", "100", "--json")[0])
     assert budget["settings"] == {"pictures": settings(qwen3) | {"budget": "100 tokens in all"}}
 
@@ -200,3 +200,10 @@ def test_worst_case() -> None:
     assert (facts["tokens"], facts["values_bytes"]) == (12600, worst.values_bytes)
     assert (facts["original"]["height"], facts["original"]["width"]) == worst.plan.original
     assert "12600 tokens, 12606 in the prompt" in run("worst-case", *options)[0]
+
+
+def test_what_is_asked_of_clips_leaves_the_cap_of_their_rule() -> None:
+    out, _ = run("plan", "640x480x3000@30", "--fps", "30", "--family", "qwen3-vl", "--json")
+    found = json.loads(out)
+    assert found["settings"]["clips"]["sampling"] == "even, 30 frames a second, at most 768"
+    assert found["pictures"][0]["frames"] == 768

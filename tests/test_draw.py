@@ -196,7 +196,16 @@ def test_the_example_draws_a_page(tmp_path: Path) -> None:
 def test_tokens_are_whole_numbers_and_labels_words() -> None:
     picture = torch.zeros(3, 56, 84, dtype=torch.uint8)
     planned = plan(picture, family("qwen2-vl"))
-    wrong: Any = {"tokens": [1.5]}, {"boxes": [[1, 2, 30, 40]], "labels": [1]}
+    box = [[1, 2, 30, 40]]
+    wrong: Any = {"tokens": [1.5]}, {"boxes": box, "labels": [1]}, {"boxes": box, "labels": "a"}
     for options in wrong:
         with pytest.raises(TypeError, match=r"tokens|labels"):
             draw(picture, planned, **options)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_heat_is_finite(value: float) -> None:
+    picture = torch.zeros(3, 56, 84, dtype=torch.uint8)
+    planned = plan(picture, family("qwen2-vl"))
+    with pytest.raises(ValueError, match="heat holds NaN or infinity"):
+        draw(picture, planned, heat=np.array([0.0, 1.0, value, 2.0, 3.0, 4.0]))

@@ -598,3 +598,16 @@ def test_tensors_without_values_and_odd_ones_are_refused() -> None:
     with pytest.raises(ValueError, match="picture of") as caught:
         load(cut)
     assert "clip" not in str(caught.value)
+
+
+def test_exif_behind_the_end_of_a_png_is_none() -> None:
+    data = encoded(Image.fromarray(gray(STORED)), "PNG") + chunk(b"eXIf", exif(6).tobytes().removeprefix(b"Exif\0\0"))
+    decoded = Image.open(io.BytesIO(data))
+    decoded.load()
+    for picture in (data, Image.open(io.BytesIO(data)), decoded):
+        assert measure(picture) == ((2, 3), 1)
+
+
+def test_gray_with_premultiplied_alpha() -> None:
+    image = Image.fromarray(noise(4, 5, 2))
+    np.testing.assert_array_equal(pixels(image.convert("La")), pixels(image.convert("La").convert("LA")))

@@ -368,6 +368,12 @@ def test_padded_clips_keep_their_limit(name: str) -> None:
         assert padded.tokens <= limit
 
 
+def test_the_advice_for_padded_clips_is_the_least() -> None:
+    with pytest.raises(ValueError, match=r"max_tokens is 2, and 8 frames take a token a step; max_tokens=4 would do$"):
+        plan_video((8, 20, 777), QWEN3, min_tokens=2, max_tokens=2, conflict="pad")
+    assert plan_video((8, 20, 777), QWEN3, min_tokens=2, max_tokens=4, conflict="pad").tokens == 4
+
+
 def test_a_thin_clip_is_padded() -> None:
     with pytest.raises(
         ValueError, match=r'225\.0 to 1, the limit is 200 to 1; crop it, or plan it with conflict="pad"'

@@ -351,3 +351,32 @@ def test_pdfs_in_folders_and_rows_are_pages(tmp_path: Path) -> None:
     assert "column 'image' is ''; expected a path" in str(found[2].error)
     with pytest.raises(TypeError, match="column"):
         scan(tmp_path, QWEN2, column=3)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_shard_that_is_cut_between_members_is_told(tmp_path: Path) -> None:
+    whole = shard(tmp_path / "whole.tar", {"a.jpg": picture(60, 90), "b.jpg": picture(30, 40)}).read_bytes()
+    path = tmp_path / "cut.tar"
+    path.write_bytes(whole[: whole.index(b"b.jpg")])
+    first, cut = scan(path, QWEN2, on_error="keep")
+    assert first.size == (60, 90)
+    assert "it ends without the blocks that end a shard" in str(cut.error)
+
+
+def test_pdfs_in_shards_are_pages(tmp_path: Path) -> None:
+    pytest.importorskip("pypdfium2")
+    path = shard(
+        tmp_path / "s.tar", {"doc.pdf": pdf(box=(0, 0, 72, 144)), "bad.pdf": b"%PDF-1.7", "a.jpg": picture(60, 90)}
+    )
+    found = list(scan(path, QWEN2, on_error="keep"))
+    assert [one.name.rsplit("/")[-1] for one in found] == ["doc.pdf, page 1", "bad.pdf", "a.jpg"]
+    assert [one.size for one in found] == [(400, 200), None, (60, 90)]
+
+
+def test_ranges_without_leading_zeros_have_none(tmp_path: Path) -> None:
+    for number in range(8, 12):
+        (tmp_path / f"t-{number}.jpg").write_bytes(picture(30 + number, 40))
+    assert [one.size for one in scan(tmp_path / "t-{8..11}.jpg")] == [(38, 40), (39, 40), (40, 40), (41, 40)]
+    (tmp_path / "t-0.jpg").write_bytes(picture(30, 40))
+    assert [one.size for one in scan(tmp_path / "t-{0..0}.jpg")] == [(30, 40)]
+    with pytest.raises(FileNotFoundError, match=r"t-1\.jpg"):
+        list(scan(tmp_path / "t-{0..12}.jpg"))

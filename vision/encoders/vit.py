@@ -226,8 +226,9 @@ class VisionEncoder(nn.Module):
     once; attention runs over segments, those of equal length together, so that its memory grows with the longest
     segment and never with the square of the batch.
 
-    `torch.compile` makes one graph of all that follows the grids, and another where segments have another count of
-    different lengths. `torch.export` does not take the encoder, since the numbers in the grids say what is computed.
+    `torch.compile` makes one graph of all that follows the grids, and others where segments come in other numbers of
+    other lengths: batches of ever new shapes pass torch's limit of eight (`torch._dynamo.config.recompile_limit`), from
+    where on they run uncompiled. `torch.export` does not take the encoder, since the numbers in the grids say what is computed.
 
     An `embed` that `fold_normalization` makes of the encoder's own can take its place: patches are raw bytes then.
 
