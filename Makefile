@@ -28,7 +28,7 @@ reader: $(VENV)/.installed ## train the reader that ships again, into out/reader
 study: $(VENV)/.installed ## train the reader's twins over several seeds and compare them
 	$(BIN)/mrope reader study
 
-bench: $(VENV)/.installed-test ## time positions, rotary and pixels beside transformers, 15 minutes, into out/*.json
+bench: $(VENV)/.installed-test ## time positions, rotary and pixels beside transformers, 17 minutes, into out/*.json
 	$(BIN)/python benchmarks/positions.py --json $(OUT)/positions.json
 	$(BIN)/python benchmarks/rotary.py --json $(OUT)/rotary.json
 	$(BIN)/python benchmarks/patchify.py --json $(OUT)/patchify.json

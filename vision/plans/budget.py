@@ -67,7 +67,7 @@ def plan_many(
     >>> import mrope
     >>> plans = plan_many([(3024, 4032), (3024, 4032), (200, 300)], mrope.family("qwen2.5-vl"), budget=2000)
     >>> [one.tokens for one in plans]
-    [972, 910, 77]
+    [999, 910, 77]
     """
     one_of("count", count, get_args(Counted))
     budget = whole("budget", budget, 1)
