@@ -228,7 +228,8 @@ class VisionEncoder(nn.Module):
 
     `torch.compile` makes one graph of all that follows the grids, and others where segments come in other numbers of
     other lengths: batches of ever new shapes pass torch's limit of eight (`torch._dynamo.config.recompile_limit`), from
-    where on they run uncompiled. `torch.export` does not take the encoder, since the numbers in the grids say what is computed.
+    where on they run uncompiled. `torch.export` does not take the encoder, since the numbers in the grids say what is
+    computed.
 
     An `embed` that `fold_normalization` makes of the encoder's own can take its place: patches are raw bytes then.
 
