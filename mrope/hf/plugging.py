@@ -24,6 +24,7 @@ from mrope.hf.turning import put_in, put_in_tower, turns_of
 from mrope.layouts import GenerationLayout, GridLayout, Layout
 
 _PLUG = "_mrope_plug"
+_UNDER_HOOK = "_old_forward"  # where accelerate's hooks, which take the place of a forward, keep what they call
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,20 +49,26 @@ class _Plug:
 
     border: Border
     rope_deltas: Any
-    shadowed: list[tuple[nn.Module, str, bool, Any]] = field(default_factory=list)
+    shadowed: list[tuple[nn.Module, str, Any, bool, Any]] = field(default_factory=list)
     hooks: list[Any] = field(default_factory=list)
 
     def shadow(self, module: nn.Module, name: str, value: Any) -> None:
         """Put `value` over the attribute `name` of `module` until the plug is undone."""
-        self.shadowed.append((module, name, name in module.__dict__, module.__dict__.get(name)))
+        if name == "forward" and _UNDER_HOOK in module.__dict__:
+            name = _UNDER_HOOK
+        self.shadowed.append((module, name, value, name in module.__dict__, module.__dict__.get(name)))
         module.__dict__[name] = value
 
     def undo(self) -> None:
         for hook in self.hooks:
             hook.remove()
-        for module, name, present, value in reversed(self.shadowed):
+        for module, name, ours, present, value in reversed(self.shadowed):
+            # Where ours is by now: a hook of accelerate that came or went since has moved it.
+            name = next((each for each in ("forward", _UNDER_HOOK) if module.__dict__.get(each) is ours), name)
             if present:
                 module.__dict__[name] = value
+            elif name == _UNDER_HOOK:
+                module.__dict__[name] = MethodType(type(module).forward, module)
             else:
                 del module.__dict__[name]
 

@@ -1,0 +1,186 @@
+"""Serving: positions as vLLM wants them, and requests to an OpenAI-compatible server with pictures already planned.
+
+Letters: N tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor
+
+from mrope.checks import Number, positive
+from mrope.families import Family
+from mrope.hf.reading import layout_of, read_spans
+from mrope.layouts import GridLayout
+from mrope.vision import Plan, patchify, plan, unpatchify
+
+_BY_TOKEN = ("input_ids", "attention_mask", "mm_token_type_ids")
+
+
+def vllm_positions(inputs: Mapping[str, Any], config: Any) -> tuple[Int64[Tensor, "3 n"], int]:
+    """What vLLM's `get_mrope_input_positions` gives for a request: its positions, and its decode delta.
+
+    vLLM numbers tokens by the rule that the weights were trained with: each span starts at the largest position of all
+    axes + 1, and a generated token in slot s stands at s + delta on all axes, where delta is the largest position of
+    the prompt + 1 - its tokens. In earlier versions it is `MRotaryEmbedding.get_input_positions_tensor`.
+
+    Args:
+        inputs: of one request: input_ids (1, N) or (N,), a list too, and image_grid_thw, video_grid_thw and
+            second_per_grid_ts, as the processor of transformers gives them; padding is left out.
+        config: the model's transformers configuration.
+
+    Raises:
+        TypeError: the model is none of ours.
+        ValueError: there are several rows, pictures do not fit the placeholders, or the family's positions are no plain
+            grids, for which vLLM has rules of its own.
+
+    >>> from transformers import Qwen2VLConfig
+    >>> config = Qwen2VLConfig(image_token_id=6, video_token_id=7)
+    >>> ids, delta = vllm_positions({"input_ids": [1, 6, 6, 6, 2], "image_grid_thw": [[1, 2, 6]]}, config)
+    >>> ids.tolist(), delta
+    ([[0, 1, 1, 1, 4], [0, 1, 1, 1, 4], [0, 1, 2, 3, 4]], 0)
+    """
+    layout = layout_of(config)
+    if not isinstance(layout, GridLayout):
+        raise ValueError(
+            f"layout of {config.model_type} is a {type(layout).__name__}; expected a GridLayout, the rule of vLLM that "
+            "is known here"
+        )
+    rows = {name: torch.as_tensor(inputs[name]) for name in _BY_TOKEN if inputs.get(name) is not None}
+    rows = {name: value[None] if value.dim() == 1 else value for name, value in rows.items()}
+    spans = read_spans({**inputs, **rows}, config)
+    if len(spans) != 1:
+        raise ValueError(f"input_ids have {len(spans)} rows; expected one, as vLLM keeps its requests apart")
+    made = layout(spans[0])
+    return made.ids, int(made.offset)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChatRequest:
+    """A request for an OpenAI-compatible server: see `chat_request`.
+
+    Args:
+        body: the JSON object of POST /chat/completions.
+        plans: of each picture, in the order of the messages; `plans[0].decode_boxes(written)` are pixels of the first.
+    """
+
+    body: dict[str, Any]
+    plans: tuple[Plan, ...]
+
+    def send(self, url: str, *, key: str | None = None, timeout: Number = 600) -> dict[str, Any]:
+        """The answer of the server, as it came: `answer["choices"][0]["message"]["content"]` is the text.
+
+        Args:
+            url: of the server, such as "http://localhost:8000/v1".
+            key: sent as a bearer token, where the server wants one.
+            timeout: in seconds.
+
+        Raises:
+            ValueError: `url` is no address of this kind.
+            OSError: the server cannot be reached, or does not answer in time.
+            RuntimeError: it refuses the request; what it says is told.
+        """
+        if not url.startswith(("http://", "https://")):
+            raise ValueError(f"url is {url!r}; expected http:// or https://, up to /v1")
+        headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+        request = Request(f"{url.rstrip('/')}/chat/completions", json.dumps(self.body).encode(), headers)
+        try:
+            with urlopen(request, timeout=positive("timeout", timeout)) as answer:
+                return json.load(answer)
+        except HTTPError as error:
+            said = error.read().decode(errors="replace")
+            raise RuntimeError(f"the server answered {error.code}: {said:.500}") from error
+
+
+def chat_request(
+    messages: Sequence[Mapping[str, Any]],
+    family: Family,
+    *,
+    model: str,
+    picture_tokens: int | None = None,
+    **options: Any,
+) -> ChatRequest:
+    """A request whose pictures are sent at the size of their plan, so that the server resizes nothing.
+
+    Each picture is loaded by our one policy (upright, over white), resized by the family's rule, and sent as a PNG,
+    byte for byte what the model is to see. The family's limits go along as `mm_processor_kwargs`, which vLLM reads, so
+    that a server with other limits leaves the sizes alone, too; remove them from `body` for one that refuses the field.
+
+    Args:
+        messages: {"role": ..., "content": ...}, where the content is text, or a list of {"type": "text", "text": ...}
+            and {"type": "image", "image": ...}: a path, PIL image, or what else `mrope.vision.load` takes.
+        family: the record of the served model, with its limits.
+        model: the name of the served model.
+        picture_tokens: most LLM tokens of one picture, by default the family's.
+        options: other fields of the request, such as `temperature`.
+
+    Raises:
+        OSError, ValueError, TypeError: as `mrope.vision.plan`; or a part of a message is of another kind, or the family
+            would resize its own size again, or cuts pictures into slices.
+
+    >>> import numpy as np, mrope
+    >>> picture = {"type": "image", "image": np.zeros((300, 500, 3), dtype=np.uint8)}
+    >>> request = chat_request([{"role": "user", "content": [picture]}], mrope.family("qwen2.5-vl"), model="served")
+    >>> request.plans[0].resized, request.body["messages"][0]["content"][0]["type"]
+    ((308, 504), 'image_url')
+    """
+    if family.slices is not None:
+        raise ValueError(
+            f"family is {family.name}, which cuts pictures into slices; expected one that keeps them whole"
+        )
+    plans: list[Plan] = []
+    talk = []
+    for number, message in enumerate(messages):
+        content = message["content"]
+        if not isinstance(content, str):
+            content = [_sent(number, part, family, picture_tokens, plans) for part in content]
+        talk.append({**message, "content": content})
+    body: dict[str, Any] = {"model": model, "messages": talk, **options}
+    if plans and family.resize != "padded":
+        frames = family.temporal_patch if family.resize == "volume" else 1  # a picture counts as so many
+        limits = (limit * frames for limit in family.pixel_limits)
+        size = dict(zip(("shortest_edge", "longest_edge"), limits, strict=True))
+        body["mm_processor_kwargs"] = {"size": size} | options.get("mm_processor_kwargs", {})
+    return ChatRequest(body, tuple(plans))
+
+
+def _sent(
+    number: int, part: Mapping[str, Any], family: Family, picture_tokens: int | None, plans: list[Plan]
+) -> dict[str, Any]:
+    """A part of message `number` as it is sent; the plan of a picture is added to `plans`."""
+    if part.get("type") == "text":
+        return dict(part)
+    if part.get("type") != "image" or part.get("image") is None:
+        raise ValueError(
+            f'message {number} has a part of type {part.get("type")!r} with {sorted(part)}; expected {{"type": "text", '
+            '"text": ...} or {"type": "image", "image": ...}'
+        )
+    planned = plan(part["image"], family, max_tokens=picture_tokens)
+    again = plan(planned.resized, family, conflict="family")
+    if (again.resized, again.grid) != (planned.resized, planned.grid):
+        raise ValueError(
+            f"picture {len(plans)} becomes {planned.resized} (height, width) by the rule of {family.name}, which would "
+            f"make {again.resized} of that: expected a size that stays"
+        )
+    patches = patchify([part["image"]], family, plans=[planned], dtype="uint8")
+    plans.append(planned)
+    return {"type": "image_url", "image_url": {"url": _data(unpatchify(patches)[0])}}
+
+
+def _data(pixels: Tensor) -> str:
+    """A picture (3, height, width) as the address that holds it."""
+    from PIL import Image
+
+    file = BytesIO()
+    Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(file, "PNG")
+    return "data:image/png;base64," + b64encode(file.getvalue()).decode()

@@ -1,0 +1,360 @@
+"""Where two models part ways: the stage, the token and the numbers, held against what was changed by hand."""
+
+from __future__ import annotations
+
+import copy
+import math
+import sys
+from pathlib import Path
+from types import MethodType
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from every_family import MODEL_TYPES
+from plug_cases import batch as tiny_batch
+from plug_cases import long_clip, pictures
+from plug_cases import model_of as sharp_model
+from plug_families import batch, by_hand, of_families, pixels_of, still
+from plug_families import model_of as family_model
+from tiny_models import tiny_model
+from torch import Tensor, nn
+
+import mrope
+from mrope.hf import Comparison, Stage, compare, plug
+from mrope.hf.reading import record_of
+
+this_version = pytest.mark.skipif(
+    not transformers.__version__.startswith("5.24."), reason="what the library itself computes is compared on 5.24 only"
+)
+NAME = "qwen2.5-vl"
+# Where the tests' prompts have no pixels, or the tower of their small model is not as wide as its language model.
+WITHOUT_PIXELS = ("neomme", "minicpmv4_7", "glm_image", "qwen2_vl")
+PADDING = 7  # of the first row of `inputs`, on the left
+
+
+def model() -> Any:
+    """One model for all tests, which leave it as it was; its attention is sharp, so that positions show."""
+    return sharp_model(NAME)
+
+
+@pytest.fixture
+def other() -> Any:
+    """Another one with the same weights, which a test may change."""
+    return copy.deepcopy(model())
+
+
+def inputs() -> dict[str, Tensor]:
+    """Rows of 4 words, a picture of 2 x 3 cells, 3 words, one of 3 x 2, 5 words; and 3 words, a clip, 4 words."""
+    return tiny_batch(NAME, pictures(NAME)).inputs
+
+
+def stage(comparison: Comparison, name: str) -> Stage:
+    return next(each for each in comparison.stages if each.name == name)
+
+
+def first(comparison: Comparison) -> Stage:
+    assert comparison.first is not None
+    return comparison.first
+
+
+def parting(comparison: Comparison) -> list[str]:
+    return [each.name for each in comparison.stages if each.parts]
+
+
+def test_equal_models_part_nowhere(other: Any) -> None:
+    result = compare(model(), other, inputs())
+    assert result.first is None
+    assert [each.name for each in result.stages] == [
+        "input_ids",
+        "positions",
+        "pixel_values",
+        "pixel_values_videos",
+        "vision cos/sin",
+        "vision layer 0",
+        "vision output",
+        "cos/sin",
+        "embeddings",
+        "layer 0",
+        "layer 1",
+        "output",
+        "logits",
+    ]
+    assert all(each.largest == 0 and not each.differences.any() for each in result.stages)
+    assert "nowhere apart" in str(result)
+    # two pictures of 24 patches and a clip of 2 x 48, one after the other; a token has four of them
+    assert stage(result, "vision layer 0").differences.shape == (1, 144)
+    assert stage(result, "vision output").differences.shape == (1, 36)
+    assert stage(result, "logits").differences.shape == result.mask.shape == (2, 31)
+    assert result.kinds[0].tolist() == [0] * (PADDING + 4) + [1] * 6 + [0] * 3 + [1] * 6 + [0] * 5
+    assert result.mask[:, 0].tolist() == [False, True]
+
+
+def test_rows_and_columns_in_each_others_place_part_at_positions(other: Any) -> None:
+    def swapped(base: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        ids, deltas = type(base).get_rope_index(base, *args, **kwargs)
+        return ids[[0, 2, 1]], deltas
+
+    other.model.get_rope_index = MethodType(swapped, other.model)
+    result = compare(model(), other, inputs())
+    # The second cell of the first picture is in row 0 and column 1: (4, 4, 5), and (4, 5, 4) when swapped.
+    assert first(result).name == "positions"
+    assert first(result).place == (0, PADDING + 4 + 1, 1)
+    assert first(result).values == (4, 5)
+    assert "apart from positions on, row 0, token 12, axis h: 4 against 5" in str(result)
+    assert parting(result) == ["positions", "cos/sin", "layer 0", "layer 1", "output", "logits"]
+
+
+def test_a_weight_of_a_layer_parts_at_that_layer_and_no_earlier(other: Any) -> None:
+    other.model.language_model.layers[1].mlp.down_proj.weight.data[5] += 1
+    result = compare(model(), other, inputs())
+    assert parting(result) == ["layer 1", "output", "logits"]
+    assert first(result).place == (0, PADDING, 5)
+    assert all(each.largest == 0 for each in result.stages[:10])
+
+
+def test_a_weight_of_the_tower_parts_there_and_at_the_pictures_alone(other: Any) -> None:
+    other.model.visual.blocks[0].mlp.down_proj.weight.data[3] += 1
+    result = compare(model(), other, inputs())
+    assert parting(result)[:3] == ["vision layer 0", "vision output", "embeddings"]
+    assert first(result).place == (0, 0, 3)
+    assert "patch 0, channel 3" in str(result)
+    seen = stage(result, "embeddings").differences > 0
+    assert torch.equal(seen, result.kinds != 0)
+
+
+def test_another_base_parts_at_cos_and_sin() -> None:
+    config = copy.deepcopy(model().config)
+    config.text_config.rope_parameters["rope_theta"] = 5e5
+    other = type(model())(config).eval()
+    other.load_state_dict(model().state_dict())
+    result = compare(model(), other, inputs())
+    assert first(result).name == "cos/sin"
+    # Token 0 has angles of 0, and the first pair turns by one radian whatever the base.
+    assert first(result).place == (0, PADDING + 1, 1)
+    assert first(result).values == pytest.approx((math.cos(1e6 ** (-1 / 64)), math.cos(5e5 ** (-1 / 64))), abs=1e-6)
+    assert not stage(result, "embeddings").parts
+
+
+def test_bfloat16_is_allowed_its_rounding_and_no_more() -> None:
+    whole, rounded = tiny_model(NAME), tiny_model(NAME)
+    for weight in rounded.parameters():
+        weight.data = weight.data.bfloat16()
+    result = compare(whole, rounded, inputs())
+    assert result.first is None
+    assert (stage(result, "positions").tolerance, stage(result, "logits").tolerance) == (1e-4, 8 * 2**-7)
+    strict = compare(whole, rounded, inputs(), tolerance=1e-4)
+    assert first(strict).name.startswith("vision")
+    assert stage(strict, "logits").parts
+    rounded.model.language_model.layers[1].mlp.down_proj.weight.data[5] += 1
+    assert first(compare(whole, rounded, inputs())).name == "layer 1"
+
+
+@this_version
+def test_a_model_cast_as_a_whole_is_found_at_its_rounded_frequencies() -> None:
+    result = compare(tiny_model(NAME), tiny_model(NAME).bfloat16(), inputs())
+    assert first(result).name == "vision cos/sin"
+    assert stage(result, "cos/sin").parts
+
+
+def test_another_kernel_rounds_otherwise_and_parts_nowhere(other: Any) -> None:
+    other.set_attn_implementation("sdpa")
+    result = compare(model(), other, inputs())
+    assert result.first is None
+    assert stage(result, "logits").largest > 0
+
+
+@this_version
+@pytest.mark.parametrize(("name", "following"), [("qwen2-vl", 13), ("qwen2.5-vl", 29), ("qwen3-vl", None)])
+def test_behind_a_long_clip_the_library_parts_from_the_trained_rule(name: str, following: int | None) -> None:
+    # 4 words, 9 steps of 2 x 3 cells: the library goes on at 4 + 3, the trained rule behind the last step, which is
+    # at 4 + 8, or at 2 positions a second and 1.5 seconds a step at 4 + 24. Stamped frames take 3 positions each.
+    result = compare(sharp_model(name), name, tiny_batch(name, long_clip(name)).inputs)
+    assert result.names[1] == f"{name} plugged"
+    if following is None:
+        assert result.first is None
+    else:
+        assert (first(result).name, first(result).place) == ("positions", (0, 4 + 54, 0))
+        assert first(result).values == (7, following)
+        behind = stage(result, "logits").place
+        assert behind is not None
+        assert behind[:2] == (0, 4 + 54)
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_our_positions_and_rotary_part_nowhere_where_the_library_is_right(name: str) -> None:
+    assert compare(tiny_model(name), mrope.family(name), tiny_batch(name, pictures(name)).inputs).first is None
+
+
+@this_version
+@of_families(MODEL_TYPES)
+def test_every_family_against_ours(model_type: str) -> None:
+    made, of_type = batch(model_type, still(model_type)), family_model(model_type)
+    given = dict(made.inputs)
+    if model_type == "neomme":  # whose processor makes the ids
+        given["position_ids"] = by_hand(model_type, made)[0]
+    stages = {"input_ids", "positions", "embeddings", "layer 0", "output", "logits"}
+    if model_type not in WITHOUT_PIXELS:
+        given |= pixels_of(model_type, made)
+        stages |= {"pixel_values", "vision layer 0", "vision output"}
+    result = compare(of_type, record_of(of_type.config), given)
+    assert stages <= {each.name for each in result.stages}
+    # HunyuanVL of the library turns the two channels of a pair by angles of different axes.
+    assert parting(result)[:1] == (["cos/sin"] if model_type == "hunyuan_vl" else [])
+
+
+def test_a_plugged_model_against_another_split(other: Any) -> None:
+    split = mrope.AxisSplit((24, 20, 20), "interleaved")
+    with plug(other, split=split):
+        result = compare(model(), other, inputs())
+    assert first(result).name == "cos/sin"
+    # In the text before the picture all axes are equal; the first picture's second cell is the first that is not.
+    place = first(result).place
+    assert place is not None
+    assert place[:2] == (0, PADDING + 4 + 1)
+
+
+def test_pixels_of_two_processors_part_at_the_patch(other: Any) -> None:
+    given = inputs()
+    pixels = given["pixel_values"].clone()
+    pixels[30, 7] += 1
+    result = compare(model(), other, (given, given | {"pixel_values": pixels}))
+    assert first(result).name == "pixel_values"
+    assert first(result).place == (0, 30, 7)
+    assert first(result).largest == pytest.approx(1, abs=1e-5)
+    # Patches 24 to 47 are those of the second picture, behind 4 words, 6 cells and 3 words.
+    changed = stage(result, "embeddings").differences > 0
+    assert set(changed.nonzero()[:, 1].tolist()) <= set(range(PADDING + 13, PADDING + 19))
+    assert changed.any()
+
+
+@of_families(["minicpmv4_7"])
+def test_pixels_in_a_strip_part_at_the_patch(model_type: str) -> None:
+    given = batch(model_type, still(model_type)).inputs
+    sizes = [given[name] for name in ("target_sizes", "target_sizes_videos") if name in given]
+    strips = [torch.randn(1, 3, 16, 16 * int(size.prod(-1).sum())) for size in sizes]
+    given |= dict(zip(("pixel_values", "pixel_values_videos"), strips, strict=False))
+    changed = strips[0].clone()
+    changed[0, 1, 2, 16 * 30 + 5] += 1  # channel 1, row 2 and column 5 of patch 30
+    of_type = family_model(model_type)
+    result = compare(of_type, of_type, (given, given | {"pixel_values": changed}))
+    assert (first(result).name, first(result).place) == ("pixel_values", (0, 30, (1 * 16 + 2) * 16 + 5))
+    assert stage(result, "vision output").parts
+
+
+def test_words_of_two_processors_part_at_the_token(other: Any) -> None:
+    given = inputs()
+    words = given["input_ids"].clone()
+    words[1, 29] = 77
+    result = compare(model(), other, (given, given | {"input_ids": words}))
+    assert (first(result).name, first(result).place) == ("input_ids", (1, 29, 0))
+    assert first(result).values == (given["input_ids"][1, 29], 77)
+    assert not stage(result, "positions").parts
+    assert not stage(result, "logits").differences[0].any()
+
+
+def test_prompts_of_different_lengths_part_at_their_shapes(other: Any) -> None:
+    text = torch.tensor([[11, 12, 13, 14]])
+    result = compare(model(), other, ({"input_ids": text}, {"input_ids": text[:, :3]}))
+    assert first(result).note == "shape (1, 4, 1) against (1, 3, 1)"
+    assert "shape (1, 4, 1) against (1, 3, 1)" in str(result)
+    assert first(result).largest == math.inf
+
+
+def test_a_layer_that_only_one_has(other: Any) -> None:
+    other.model.language_model.layers = other.model.language_model.layers[:1]
+    result = compare(model(), other, inputs())
+    assert parting(result) == ["layer 1", "output", "logits"]
+    assert first(result).note == "only model_a has it"
+
+
+def test_what_only_padding_has_is_no_difference(other: Any) -> None:
+    given = inputs()
+    words = given["input_ids"].clone()
+    words[0, :PADDING] = 77
+    assert compare(model(), other, (given, given | {"input_ids": words})).first is None
+
+
+def test_nan_is_found(other: Any) -> None:
+    other.lm_head.weight.data[9] = torch.nan
+    result = compare(model(), other, inputs())
+    assert parting(result) == ["logits"]
+    assert first(result).place == (0, PADDING, 9)
+    assert first(result).largest == math.inf
+    assert compare(other, other, inputs()).first is None
+
+
+def test_models_are_left_as_they_were(other: Any) -> None:
+    other.train()
+    other.model.rope_deltas = before = torch.tensor([[5]])
+    weights = {name: weight.clone() for name, weight in other.state_dict().items()}
+    compare(other, NAME, inputs())
+    assert other.training
+    assert all(module.training for module in other.modules())
+    assert other.model.rope_deltas is before
+    assert all(torch.equal(weight, weights[name]) for name, weight in other.state_dict().items())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in other.modules())
+    assert "get_rope_index" not in other.model.__dict__
+    with pytest.raises((RuntimeError, ValueError, IndexError)):
+        compare(other, NAME, inputs() | {"pixel_values": torch.zeros(4, 1176)})
+    assert other.training
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in other.modules())
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks for it
+def test_inside_an_adapter(other: Any) -> None:
+    peft = pytest.importorskip("peft")
+    adapted = peft.get_peft_model(other, peft.LoraConfig(target_modules=r".*layers\.1\.mlp\.down_proj"))
+    assert compare(model(), adapted, inputs()).first is None
+    for name, weight in adapted.named_parameters():
+        if "lora_B" in name:
+            weight.data += 1
+    assert first(compare(model(), adapted, inputs())).name == "layer 1"
+
+
+def test_a_base_model_has_no_logits(other: Any) -> None:
+    result = compare(model().model, other.model, inputs())
+    assert result.first is None
+    assert result.stages[-1].name == "output"
+
+
+def test_the_picture(other: Any, tmp_path: Path) -> None:
+    other.model.language_model.layers[1].mlp.down_proj.weight.data[5] += 1
+    result = compare(model(), other, inputs())
+    result.plot(tmp_path / "apart.svg")
+    drawn = (tmp_path / "apart.svg").read_text()
+    for words in ("apart from layer 1 on; row 0, token 7, channel 5", "vision layer 0", "logits", "image", "clip"):
+        assert f"<!-- {words}" in drawn
+    assert "<!-- audio" not in drawn
+    compare(model(), other, {"input_ids": torch.tensor([[11, 12, 13]])}).plot(tmp_path / "text.png")
+    assert (tmp_path / "text.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_picture_of_more_tokens_than_columns(other: Any, tmp_path: Path) -> None:
+    given = {"input_ids": torch.arange(2500)[None] % 400 + 20}
+    compare(model(), other, given).plot(tmp_path / "long.png")
+    assert [each.name for each in tmp_path.iterdir()] == ["long.png"]
+
+
+def test_without_matplotlib_the_extra_is_named(other: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = compare(model(), other, {"input_ids": torch.tensor([[11, 12, 13]])})
+    with pytest.raises(ValueError, match=r"ends in '\.jpg'; expected \.png, \.svg or \.pdf"):
+        result.plot(tmp_path / "apart.jpg")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(ImportError, match=r"mrope\[plot\]"):
+        result.plot(tmp_path / "apart.png")
+
+
+def test_what_is_refused(other: Any) -> None:
+    given = inputs()
+    with pytest.raises(ValueError, match=r"model_b is 'qwen3-vl'; expected a model, or 'qwen2\.5-vl'"):
+        compare(model(), "qwen3-vl", given)
+    with pytest.raises((TypeError, ValueError), match="model_b"):
+        compare(model(), 5, given)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match="model is a Linear"):
+        compare(model(), nn.Linear(2, 2), given)
+    with pytest.raises(ValueError, match="tolerance is 0"):
+        compare(model(), other, given, tolerance=0)
+    with pytest.raises(ValueError, match="is plugged already"), plug(other):
+        compare(other, NAME, given)
