@@ -24,14 +24,26 @@ def whole(name: str, value: Any, least: int) -> int:
 
 def positive(name: str, value: Any) -> float:
     """`value` as a finite float above zero, or one line that says what came."""
-    measured: Any = None if isinstance(value, bool) else value
-    try:
-        number = float(measured + 0)  # a string is no number
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} is {value!r}; expected a number") from None
+    number = _number(name, value)
     if not 0 < number < math.inf:  # which torch.compile can trace
         raise ValueError(f"{name} is {number:g}; expected a finite number above 0")
     return number
+
+
+def finite(name: str, value: Any) -> float:
+    """`value` as a finite float, or one line that says what came."""
+    number = _number(name, value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} is {number:g}; expected a finite number")
+    return number
+
+
+def _number(name: str, value: Any) -> float:
+    measured: Any = None if isinstance(value, bool) else value
+    try:
+        return float(measured + 0)  # a string is no number
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} is {value!r}; expected a number") from None
 
 
 def one_of(name: str, value: Any, words: Sequence[str]) -> None:

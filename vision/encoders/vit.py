@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import accumulate
-from math import ceil, isfinite, prod
+from math import ceil, prod
 from typing import Any, Literal, ParamSpec, TypeAlias, TypeVar, get_args
 
 import torch
@@ -18,7 +18,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import gelu, pad, scaled_dot_product_attention, silu
 
-from mrope.checks import Number, one_of, positive, whole
+from mrope.checks import Number, finite, one_of, positive, whole
 from mrope.encoding import Encoding
 from mrope.encodings import NoPe, Rotary, patch_coordinates
 from mrope.encodings.coordinates import Rule
@@ -144,9 +144,9 @@ class VitConfig:
             if len(set(getattr(self, name))) != len(getattr(self, name)):
                 raise ValueError(f"{name} {getattr(self, name)} name one twice")
         positive("eps", self.eps)
-        _finite("offset", self.offset)
+        finite("offset", self.offset)
         if self.layer_scale is not None:
-            _finite("layer_scale", self.layer_scale)
+            finite("layer_scale", self.layer_scale)
         one_of("activation", self.activation, get_args(Activation))
         one_of("norm", self.norm, ("layer", "rms"))
         one_of("table_kind", self.table_kind, get_args(TableKind))
@@ -471,18 +471,6 @@ class _Block(nn.Module):
             given = scaled_dot_product_attention(one, other, values, attn_mask=bias, scale=self.head_dim**-0.5)
             seen.append(given.transpose(1, 2).flatten(0, 1))
         return self.out(self.seen_norm(torch.cat(seen)[segments.back].flatten(1)))
-
-
-def _finite(name: str, value: Any) -> None:
-    """Refuse what is no finite number."""
-    try:
-        number = float(value + 0)  # a string is no number
-    except (TypeError, ValueError):
-        number = None
-    if number is None or isinstance(value, bool):
-        raise TypeError(f"{name} is {value!r}; expected a number")
-    if not isfinite(number):
-        raise ValueError(f"{name} is {number:g}; expected a finite number")
 
 
 def _gated(x: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ import numpy as np
 from mrope.checks import one_of, whole
 from mrope.families import Family
 
-from ..loading.files import is_file
+from ..loading.files import File, is_file
 from ..loading.load import measure
 from ..loading.pdf import pdf_pages
 from ..loading.pictures import OnError, check_kind, name_of
@@ -233,7 +233,7 @@ def _of_path(path: str, column: str) -> Iterator[Named]:
     elif suffix == ".tar" or path.lower().endswith((".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")):
         yield from _some(_of_tar(path), f"{path}: is a shard")
     elif _is_pdf(path):
-        yield from _pages(path)
+        yield from _pages(path, path)
     else:
         yield path, path
 
@@ -244,7 +244,7 @@ def _of_folder(path: str) -> Iterator[Named]:
         shown = (os.path.join(folder, one) for one in names if one[0] != ".")
         for one in shown:
             if _is_pdf(one):
-                yield from _pages(one)
+                yield from _pages(one, one)
             elif one.lower().endswith(PICTURES):
                 yield one, one
     yield from ((str(error.filename), _raising(error)) for error in unread)
@@ -293,20 +293,10 @@ def _is_pdf(path: str) -> bool:
     return path.lower().endswith(".pdf")
 
 
-def _pages(path: str) -> Iterator[Named]:
+def _pages(name: str, source: File | Callable[[], bytes]) -> Iterator[Named]:
+    """The pages of a PDF, or of what a function reads."""
     try:
-        pages = pdf_pages(path)
-    except _ERRORS as error:
-        yield path, _raising(error)
-        return
-    yield from ((str(page), page) for page in pages)
-
-
-def _pages_in(shard: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> Iterator[Named]:
-    file = shard.extractfile(member)
-    assert file is not None  # of a regular file
-    try:
-        pages = pdf_pages(file.read())
+        pages = pdf_pages(source() if callable(source) else source)
     except _ERRORS as error:
         yield name, _raising(error)
         return
@@ -327,7 +317,7 @@ def _of_jsonl(path: str, column: str) -> Iterator[Named]:
                 continue
             for one in paths:
                 whole_path = os.path.join(folder, one)
-                yield from _pages(whole_path) if _is_pdf(whole_path) else ((whole_path, whole_path),)
+                yield from _pages(whole_path, whole_path) if _is_pdf(whole_path) else ((whole_path, whole_path),)
 
 
 def _paths(row: Any, column: str) -> list[str]:
@@ -347,7 +337,7 @@ def _of_tar(path: str) -> Iterator[Named]:
                 if not member.isfile() or hidden:
                     continue
                 if _is_pdf(member.name):
-                    yield from _pages_in(shard, member, f"{path}/{member.name}")
+                    yield from _pages(f"{path}/{member.name}", partial(_whole, shard, member))
                 elif member.name.lower().endswith(PICTURES):
                     yield f"{path}/{member.name}", partial(_head, shard, member)
             # A header that is cut off, or is not there, ends a shard for `tarfile` as the empty blocks behind it do.
@@ -358,6 +348,12 @@ def _of_tar(path: str) -> Iterator[Named]:
                     raise tarfile.ReadError("it ends without the blocks that end a shard")
     except _BROKEN_SHARD as error:
         yield path, _raising(ValueError(f"broken shard ({_line(error)})"))
+
+
+def _whole(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+    file = shard.extractfile(member)
+    assert file is not None  # of a regular file
+    return file.read()
 
 
 def _head(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
