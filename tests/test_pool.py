@@ -253,7 +253,8 @@ stream = patchify_all(itertools.repeat(numpy.zeros((300, 400), numpy.uint8)), mr
 next(stream)
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
-    for patches in stream: pass
+    with stream:  # the signal may also come between two results, where only the caller can close
+        for patches in stream: pass
 except KeyboardInterrupt:
     print("stopped", sum(thread.name.startswith("mrope") for thread in threading.enumerate()))
 """
