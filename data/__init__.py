@@ -9,14 +9,17 @@ from .glyphs import GLYPHS, HELD_OUT_PAIRS, RELATIONS, GlyphGrid, draw_grid, que
 from .page import draw_page
 from .photo import draw_photo
 from .shipped import ASSETS, asset, write_asset
+from .tasks import Clip, Sample
 
 __all__ = [
     "ASSETS",
     "GLYPHS",
     "HELD_OUT_PAIRS",
     "RELATIONS",
+    "Clip",
     "Font",
     "GlyphGrid",
+    "Sample",
     "asset",
     "clock_time",
     "draw_chart",

@@ -22,7 +22,7 @@ from mrope.encodings.additive import Sinusoidal
 from mrope.encodings.bias import Alibi, ShawBias, T5Bias
 from mrope.layouts import GridLayout
 from mrope.layouts.rings import RingLayout
-from mrope.probes.attention_audit import audit_attention
+from mrope.probes.audits.attention import audit_attention
 
 CACHES: dict[str, Callable[[], Cache]] = {
     "contiguous": KVCache,

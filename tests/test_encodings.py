@@ -33,7 +33,7 @@ from mrope.encodings.additive import LearnedTable, NoPe, Resampling, Sinusoidal
 from mrope.encodings.bias import Alibi, ContinuousBias, Direction, ShawBias, T5Bias
 from mrope.encodings.scaled import Pope, XPos
 from mrope.extensions import DynamicNtk
-from mrope.probes.properties import audit_encoding
+from mrope.probes.audits.encoding import audit_encoding
 
 GRID = (4, 7)  # positions along h and w: never as many
 

@@ -34,7 +34,7 @@ from mrope.extensions import (
     parse_extension,
 )
 from mrope.layouts import AnchoredLayout, PypeLayout, merge_clusters
-from mrope.probes.properties import audit_encoding
+from mrope.probes.audits.encoding import audit_encoding
 
 BASE, DIM = 1e6, 128
 

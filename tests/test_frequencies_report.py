@@ -17,8 +17,8 @@ from mrope import AxisSplit, Frequencies, Rotary
 from mrope.axes import HeadSplit
 from mrope.extensions import Extension, Linear, Ntk, Yarn, Zero, parse_extension
 from mrope.probes.advice import Advice, advise
-from mrope.probes.decay_plot import plot_decay
-from mrope.probes.frequencies import TRAINED, FrequencyReport, Trained, decay, frequency_report
+from mrope.probes.audits.decay_plot import plot_decay
+from mrope.probes.audits.frequencies import TRAINED, FrequencyReport, Trained, decay, frequency_report
 
 CHUNK = AxisSplit((16, 24, 24))
 INTERLEAVE = AxisSplit((24, 20, 20), "interleaved")

@@ -13,7 +13,7 @@ from layout_cases import Case, assert_as_oracle
 
 import mrope
 from mrope import Positions, Text
-from mrope.probes.audit import audit
+from mrope.probes.audits.layout import audit
 
 CASES: dict[str, Case] = {**MODEL_CASES, **RESEARCH_CASES, **RING_CASES}
 every_layout = pytest.mark.parametrize("name", CASES)

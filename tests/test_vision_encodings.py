@@ -48,7 +48,7 @@ from mrope.encodings.planar import (
     PixtralRope,
     QwenVisionRope,
 )
-from mrope.probes.properties import audit_encoding
+from mrope.probes.audits.encoding import audit_encoding
 
 GRID = (3, 5)  # rows and cols differ
 GOLDEN = (1 + 5**0.5) / 2

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mrope import Family, Rotary
     from mrope.extensions import Extension
     from mrope.probes.advice import Advice
-    from mrope.probes.frequencies import FrequencyReport, Trained
+    from mrope.probes.audits.frequencies import FrequencyReport, Trained
 
 DISTANCES = (1, 8, 32, 128, 512, 2048)
 """Where --decay prints the kernels, in positions."""
@@ -64,9 +64,9 @@ def frequencies(
     """
     from mrope.frequencies import Frequencies
     from mrope.probes.advice import advise as choose
-    from mrope.probes.decay_plot import plot_decay
-    from mrope.probes.frequencies import Trained, frequency_report
-    from mrope.probes.frequencies import decay as kernels
+    from mrope.probes.audits.decay_plot import plot_decay
+    from mrope.probes.audits.frequencies import Trained, frequency_report
+    from mrope.probes.audits.frequencies import decay as kernels
 
     record, rotary = _rotary(family, config, layer)
     own = rotary = _changed(rotary, record, split, base)
@@ -178,7 +178,7 @@ def _extended(rotary: Rotary, record: Family, words: Sequence[str], trained: Tra
 
 def _trained(length: int | None, record: Family, rotary: Rotary) -> Trained | None:
     """How far training went: as told, as the extension goes by, or as is known of the family."""
-    from mrope.probes.frequencies import TRAINED, Trained
+    from mrope.probes.audits.frequencies import TRAINED, Trained
 
     known = TRAINED.get(record.name)
     if length is not None:
@@ -235,7 +235,7 @@ def _print_report(record: Family, report: FrequencyReport) -> None:
 
 def _columns(report: FrequencyReport) -> list[tuple[str, str, list[str]]]:
     """What a column is called, what it means, and its cell for each axis."""
-    from mrope.probes.frequencies import CELLS, OFFSETS, Stretch
+    from mrope.probes.audits.frequencies import CELLS, OFFSETS, Stretch
 
     axes, (near, far) = report.axes, OFFSETS
     columns = [

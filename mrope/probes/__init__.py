@@ -1,17 +1,17 @@
 """Probes: what a reader knows of its position space, what becomes of a picture, and the report that shows both."""
 
 from mrope.probes.advice import Advice, advise
-from mrope.probes.attention_audit import AttentionAudit, audit_attention
-from mrope.probes.audit import Audit, audit
-from mrope.probes.decay_plot import plot_decay
+from mrope.probes.audits.attention import AttentionAudit, audit_attention
+from mrope.probes.audits.decay_plot import plot_decay
+from mrope.probes.audits.encoding import audit_encoding
+from mrope.probes.audits.frequencies import FrequencyReport, Trained, decay, frequency_report
+from mrope.probes.audits.layout import Audit, audit
 from mrope.probes.demo import Screen, run_demo
 from mrope.probes.exam import Exam, Syllabus, take_exam
-from mrope.probes.frequencies import FrequencyReport, Trained, decay, frequency_report
 from mrope.probes.grid import CHANCE, GridScore, ask_everything, draw_grids, effective_resolution, score_grid, swap_axes
 from mrope.probes.look import Look, look
 from mrope.probes.overlay import Label, Mark, Window, busiest, draw_questions, draw_token_grid, draw_tokens
 from mrope.probes.position_plot import plot_positions
-from mrope.probes.properties import audit_encoding
 from mrope.probes.report import Run, render, write_report
 from mrope.probes.space import Panel, position_space
 

@@ -10,7 +10,7 @@ import torch
 
 from mrope.extensions import Ntk, default_inv_freq, ntk_base, parse_extension
 from mrope.frequencies import Frequencies
-from mrope.probes.frequencies import (
+from mrope.probes.audits.frequencies import (
     AXES,
     KEPT,
     FrequencyReport,

@@ -86,7 +86,7 @@ def rates(subject: Subject) -> Iterator[Finding]:
 
 def extension(subject: Subject) -> Iterator[Finding]:
     """A context extension treats the axes alike."""
-    from mrope.probes.frequencies import frequency_report
+    from mrope.probes.audits.frequencies import frequency_report
 
     for where, own, _ in rotaries(subject):
         if own is None or own.frequencies.extension is None or own.frequencies.needs_length:

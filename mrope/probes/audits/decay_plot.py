@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mrope.checks import Number, whole
-from mrope.probes.frequencies import AXES, decay
+from mrope.probes.audits.frequencies import AXES, decay
 from mrope.probes.position_plot import write_plot
 from mrope.rotary import Rotary
 

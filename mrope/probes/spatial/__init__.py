@@ -1,0 +1,1 @@
+"""Spatial probes: ask any model where things are, mark its answers, and keep every sample."""
