@@ -9,19 +9,22 @@ from .glyphs import GLYPHS, HELD_OUT_PAIRS, RELATIONS, GlyphGrid, draw_grid, que
 from .page import draw_page
 from .photo import draw_photo
 from .shipped import ASSETS, asset, write_asset
-from .tasks import Clip, Sample
+from .tasks import TASKS, Clip, Sample, Task, contact_sheet, task
 
 __all__ = [
     "ASSETS",
     "GLYPHS",
     "HELD_OUT_PAIRS",
     "RELATIONS",
+    "TASKS",
     "Clip",
     "Font",
     "GlyphGrid",
     "Sample",
+    "Task",
     "asset",
     "clock_time",
+    "contact_sheet",
     "draw_chart",
     "draw_clip",
     "draw_grid",
@@ -31,5 +34,6 @@ __all__ = [
     "fonts",
     "questions",
     "sample_key",
+    "task",
     "write_asset",
 ]

@@ -18,7 +18,7 @@ LEGEND = """
 code alone, or contradicted. Rotary pairs are those of t, h and w where no axes are named. `help(mrope.Family)` explains
 the words. Positions are built and pictures planned and cut for all, and clips where the family's processors take them.
 
-`mrope.Family.from_config(folder)` reads what a checkpoint of the first three states. Each recorded value names its
+`mrope.Family.from_config(folder)` reads what a checkpoint of any family states. Each recorded value names its
 source in `family.sources`; none could be opened from the checkpoints here. Class defaults and guesses are called that.
 """
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import json
 import math
+import os
+import subprocess
 import sys
 from pathlib import Path
 from types import MethodType
 from typing import Any
 
 import pytest
+import timm
 import torch
 import transformers
 from every_family import MODEL_TYPES
@@ -18,11 +22,15 @@ from plug_cases import long_clip, pictures
 from plug_cases import model_of as sharp_model
 from plug_families import batch, by_hand, of_families, pixels_of, still
 from plug_families import model_of as family_model
+from sources import ROOT
 from tiny_models import tiny_model
 from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+from typer.testing import CliRunner
 
 import mrope
-from mrope.hf import Comparison, Stage, compare, plug
+import mrope.cli
+from mrope.hf import Comparison, Stage, build_vlm, compare, plug
 from mrope.hf.reading import record_of
 
 this_version = pytest.mark.skipif(
@@ -358,3 +366,117 @@ def test_what_is_refused(other: Any) -> None:
         compare(model(), other, given, tolerance=0)
     with pytest.raises(ValueError, match="is plugged already"), plug(other):
         compare(other, NAME, given)
+
+
+# ---------------------------------------------------------------------------------------------------------- the command
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folders one and other, which differ in channel 5 behind layer 1, and batches: of pictures, and of a long clip."""
+    folder = tmp_path_factory.mktemp("saved")
+    changed = copy.deepcopy(model())
+    changed.model.language_model.layers[1].mlp.down_proj.weight.data[5] += 1
+    for name, each in (("one", model()), ("other", changed)):
+        each.save_pretrained(folder / name)
+    beside = {"image_sizes": torch.tensor([[56, 84], [84, 56]])}  # which `mrope doctor` reads
+    torch.save(inputs() | beside, folder / "batch.pt")
+    torch.save(dict(tiny_batch(NAME, long_clip(NAME)).inputs), folder / "long.pt")
+    return folder
+
+
+def command(cwd: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    given = (sys.executable, "-m", "mrope", "compare", *words)
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    return subprocess.run(given, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def run(*words: str) -> Any:
+    """The same in this process."""
+    return CliRunner().invoke(mrope.cli.app, ("compare", *words))
+
+
+def test_the_command_on_a_folder_and_itself(saved: Path) -> None:
+    result = command(saved, "one", "one", "--inputs", "batch.pt")
+    assert (result.returncode, result.stdout.splitlines()[0]) == (0, "one against one: nowhere apart")
+    assert result.stdout.splitlines()[-1].split() == ["logits", "0", "0", "0.0001"]
+
+
+def test_the_command_on_two_folders_that_part(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(saved)
+    plot = tmp_path / "apart.svg"
+    result = command(saved, "one", "other", "--inputs", "batch.pt", "--plot", str(plot))
+    first, *_, last = result.stdout.splitlines()
+    assert result.returncode == 1
+    assert first.startswith(f"one against other: apart from layer 1 on, row 0, token {PADDING}, channel 5: ")
+    assert last == f"wrote {plot}"
+    assert "<!-- one against other" in plot.read_text()
+    told = json.loads(run("one", "other", "--inputs", "batch.pt", "--json").stdout)
+    assert (told["names"], told["ok"], told["first"]) == (["one", "other"], False, "layer 1")
+    stages = {each["name"]: each for each in told["stages"]}
+    assert stages["layer 1"]["place"] == [0, PADDING, 5]
+    assert [name for name, each in stages.items() if each["parts"]] == ["layer 1", "output", "logits"]
+
+
+@this_version
+def test_the_command_on_a_folder_and_its_family(saved: Path) -> None:
+    result = command(saved, "one", NAME, "--inputs", "long.pt")
+    # 4 words and 9 steps of 2 x 3 cells; the library goes on at 7, the trained rule at 4 + 24 + 1
+    wanted = f"one against {NAME} plugged: apart from positions on, row 0, token 58, axis t: 7 against 29"
+    assert (result.returncode, result.stdout.splitlines()[0]) == (1, wanted)
+
+
+def test_the_command_on_folders_of_a_built_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    vit = timm.create_model("vit_tiny_patch16_224", img_size=64, embed_dim=24, depth=1, num_heads=3, num_classes=0)
+    config = copy.deepcopy(model().config.text_config)
+    text = transformers.Qwen2Config(**{**config.to_dict(), "rope_parameters": {"rope_type": "default"}})
+    built: Any = build_vlm(vit, AutoModelForCausalLM.from_config(text), split=mrope.AxisSplit((24, 20, 20)), merge=2)
+    for name, size in (("one", 0), ("other", 1)):
+        built.language_model.model.layers[1].mlp.down_proj.weight.data[5] += size
+        built.save_pretrained(name)
+    place = built.config.image_token_id
+    words = torch.tensor([[11, 12, *[place] * 6, 13]])  # 2 x 3 cells
+    given = {"input_ids": words, "pixel_values": torch.randn(24, 768), "image_grid_thw": torch.tensor([[1, 4, 6]])}
+    torch.save(given, "batch.pt")
+    same = run("one", "one", "--inputs", "batch.pt")
+    assert same.exit_code == 0, same.stderr
+    told = run("one", "other", "--inputs", "batch.pt")
+    assert told.exit_code == 1
+    assert told.stdout.startswith("one against other: apart from layer 1 on, row 0, token 0, channel 5: ")
+
+
+def test_json_of_the_command_has_null_for_what_is_no_number(
+    saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(saved)
+    spoiled = copy.deepcopy(model())
+    spoiled.lm_head.weight.data[9] = torch.nan
+    spoiled.save_pretrained(tmp_path)
+    result = run("one", str(tmp_path), "--inputs", "batch.pt", "--json")
+    assert result.exit_code == 1
+    stage = json.loads(result.stdout, parse_constant=pytest.fail)["stages"][-1]
+    assert (stage["name"], stage["place"], stage["largest"]) == ("logits", [0, PADDING, 9], None)
+    assert stage["values"][1] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("one", "qwen9", "--inputs", "batch.pt"), "B is 'qwen9'; expected a checkpoint folder, or a family: qwen2-vl"),
+        (("nowhere", "one", "--inputs", "batch.pt"), "nowhere is not a folder"),
+        (("one", "qwen3-vl", "--inputs", "batch.pt"), "model_b is 'qwen3-vl'; expected a model, or 'qwen2.5-vl'"),
+        (("one", "other", "--inputs", "no.pt"), "no.pt: No such file"),
+        (("one", "other", "--inputs", "batch.pt", "--plot", "apart.jpg"), "ends in '.jpg'"),
+    ],
+    ids=["no family", "no folder", "another family", "no batch", "no picture"],
+)
+def test_what_the_command_refuses_takes_one_line(
+    words: tuple[str, ...], message: str, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(saved)
+    result = run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    line = result.stderr.splitlines()[-1]  # behind the bars of transformers, which loads weights
+    assert line.startswith("mrope compare: ")
+    assert message in line

@@ -12,11 +12,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from every_family import MODEL_TYPES, config_of, installed
 from tiny_models import FAMILIES, tiny_config
 
 import mrope
 from mrope import AxisSplit, Family, Frequencies, GridLayout, Rotary
+from mrope.extensions import Ntk, Zero
 from mrope.families import VERSIONS
+from mrope.hf.reading import layout_of, record_of
+from mrope.layouts import CanvasLayout, OmniLayout
 from mrope.vision import Plan
 
 ALL = mrope.family_names()
@@ -345,13 +349,28 @@ def test_deviations_follow_what_a_checkpoint_states() -> None:
     assert Family.from_config(config).deviations == {"transformers-5.24": side}
 
 
-@pytest.mark.parametrize("name", [name for name in ALL if name not in FAMILIES])
-def test_other_configurations_are_refused_by_name(name: str) -> None:
-    for model_type in mrope.family(name).model_types:
-        with pytest.raises(
-            ValueError, match=f"reading the configuration of {name} is not built yet; its record is mrope"
-        ):
-            Family.from_config({"model_type": model_type})
+@every_family
+def test_a_configuration_of_any_family_that_states_nothing_gives_the_record(name: str, tmp_path: Path) -> None:
+    record = mrope.family(name)
+    for model_type in record.model_types:
+        config: dict[str, Any] = {"model_type": model_type}
+        assert Family.from_config(config) == record
+        assert Family.from_config(write(tmp_path, {"config.json": config})) == record
+        assert Family.from_config(config | {"text_config": {}, "vision_config": {}}) == record
+    assert dict(Family.from_config(config).sources).keys() == record.sources.keys()
+
+
+@pytest.mark.parametrize("model_type", [name for name in MODEL_TYPES if installed(name)])
+def test_an_object_is_read_as_its_model_computes(model_type: str, tmp_path: Path) -> None:
+    config = config_of(model_type)
+    family, vision = Family.from_config(config), getattr(config, "vision_config", config)
+    assert family.name == record_of(config).name
+    assert family.layout == layout_of(config)
+    assert (family.patch, family.head_dim) == (vision.patch_size, config.get_text_config().head_dim)
+    assert family.rotary() == Rotary.from_config(config, "sliding_attention" if model_type == "neomme" else None)
+    config.save_pretrained(tmp_path)
+    assert Family.from_config(tmp_path) == Family.from_config(transformers.AutoConfig.from_pretrained(tmp_path))
+    assert Family.from_config(tmp_path) == family
 
 
 @pytest.mark.parametrize("name", FAMILIES)
@@ -407,12 +426,177 @@ def test_a_stated_value_wins(config: dict, field: str, value: Any, tmp_path: Pat
     assert Family.from_config(transformers.AutoConfig.from_pretrained(folder)) == family
 
 
+# Families of other makers, in the style of their released JSON; each value is another one than the record's.
+ROPE = {"rope_type": "default"}
+OTHERS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "glm4v": (
+        {
+            "text_config": {"hidden_size": 512, "num_attention_heads": 8, "partial_rotary_factor": 0.75}
+            | {"rope_theta": 5e4, "rope_scaling": ROPE | {"mrope_section": [4, 8, 12]}},
+            "vision_config": {"patch_size": 16, "spatial_merge_size": 4, "temporal_patch_size": 1},
+        },
+        {
+            "head_dim": 64,
+            "partial_rotary": 0.75,
+            "split": AxisSplit((4, 8, 12)),
+            "frequencies": Frequencies(5e4),
+            "patch": 16,
+            "merge": 4,
+            "temporal_patch": 1,
+            "layout": GridLayout(4, "stamps"),
+        },
+    ),
+    "glm46v": ({"text_config": {"model_type": "glm4v_moe_text"}}, {"pairing": "half", "head_dim": 128}),
+    "ernie4.5-vl": (  # whose order of sections is h, w, t
+        {"text_config": {"rope_scaling": ROPE | {"mrope_section": [18, 18, 28]}}},
+        {"split": AxisSplit((28, 18, 18), "alternating"), "layout": GridLayout(2, temporal_merge=2)},
+    ),
+    "paddleocr-vl": (
+        {"vision_config": {"tokens_per_second": 25, "num_channels": 3, "spatial_merge_size": 2}},
+        {"layout": GridLayout(2, "seconds", 25)},
+    ),
+    "hunyuan-vl": (
+        {"rope_scaling": {"rope_type": "xdrope", "alpha": 50.0, "xdrope_section": [10, 18, 14, 22]}, "rope_theta": 2e4},
+        {"split": AxisSplit((10, 18, 14, 22)), "frequencies": Frequencies(2e4, Ntk(50.0))},
+    ),
+    "hy-v4-vl": (  # of a head a slice turns
+        {"text_config": {"qk_rope_head_dim": 32, "head_dim": 192, "rope_scaling": ROPE | {"mrope_section": [6, 5, 5]}}},
+        {"head_dim": 32, "partial_rotary": 1, "split": AxisSplit((6, 5, 5), "interleaved")},
+    ),
+    "minicpm-v4.7": (
+        {"downsample_mode": "4x", "vision_config": {"patch_size": 16}, "text_config": {"model_type": "qwen3_5_text"}},
+        {"merge": 2, "layout": CanvasLayout(merge=2), "patch": 16, "frequencies": Frequencies(1e7)},
+    ),
+    "cohere-compass": (  # full attention does not turn, and knows no order
+        {
+            "text_config": {
+                "layer_types": ["sliding_attention", "full_attention"],
+                "rope_parameters": {
+                    "sliding_attention": ROPE | {"rope_theta": 2e4, "mrope_section": [24, 20, 20]},
+                    "full_attention": None,
+                },
+            }
+        },
+        {
+            "frequencies": Frequencies(2e4),
+            "other_layers": {
+                "full_attention": Rotary(AxisSplit((24, 20, 20), "interleaved"), Frequencies(1e4, Zero()))
+            },
+        },
+    ),
+    "neomme": (
+        {
+            "patch_size": 16,
+            "head_dim": 32,
+            "layer_types": ["full_attention", "sliding_attention"],
+            "rope_parameters": {
+                "full_attention": ROPE | {"rope_theta": 3e6, "partial_rotary_factor": 0.25},
+                "sliding_attention": ROPE | {"rope_theta": 3e4, "partial_rotary_factor": 0.5},
+            },
+        },
+        {
+            "patch": 16,
+            "head_dim": 32,
+            "partial_rotary": 0.5,
+            "split": AxisSplit((4, 4), "alternating"),
+            "frequencies": Frequencies(3e4),
+            "other_layers": {"full_attention": Rotary(AxisSplit((2, 2), "alternating"), Frequencies(3e6))},
+        },
+    ),
+    "qwen2.5-omni": (
+        {"thinker_config": {"position_id_per_seconds": 50, "seconds_per_chunk": 3, "text_config": {"rope_theta": 7e5}}},
+        {"layout": OmniLayout(2, 50, "chunks", 3), "frequencies": Frequencies(7e5)},
+    ),
+    "qwen3-omni": (
+        {"thinker_config": {"position_id_per_seconds": 25, "vision_config": {"patch_size": 14}}},
+        {"layout": OmniLayout(2, 25, "time"), "patch": 14},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_what_other_makers_state_wins(name: str, tmp_path: Path) -> None:
+    stated, wanted = OTHERS[name]
+    config = {"model_type": mrope.family(name).model_types[0], **stated}
+    for family in (Family.from_config(config), Family.from_config(write(tmp_path, {"config.json": config}))):
+        assert {field: getattr(family, field) for field in wanted} == wanted
+        # What is not stated is the record's; limits in tokens hold for patches of any size.
+        kept = {"mean", "std", "image_tokens", "slices", "video_pixels", "resize", "stamp", "boxes", "pairing"}
+        for field in kept - set(wanted):
+            assert getattr(family, field) == getattr(mrope.family(name), field)
+    said = [field for field, source in family.sources.items() if str(tmp_path / "config.json") in source]
+    assert name == "glm46v" or set(said) & set(wanted)
+
+
+# Family -> what its image and its video processor state, and what the record becomes.
+PROCESSORS: dict[str, tuple[dict[str, Any], dict[str, Any], dict[str, Any]]] = {
+    "glm4v": (  # limits of pictures count two frames: 25088 = 16 x 784 x 2
+        {"size": {"shortest_edge": 25088, "longest_edge": 1568000}},
+        {"size": {"shortest_edge": 12544, "longest_edge": 4704000}, "image_mean": [0.5, 0.5, 0.5]},
+        {
+            "image_tokens": (16, 1000),
+            "image_pixels": None,
+            "video_pixels": (12544, 4704000),
+            "mean": CLIP_MEAN,
+            "video_colours": ((0.5, 0.5, 0.5), CLIP_STD),
+        },
+    ),
+    "hy-v4-vl": (
+        {"min_pixels": 1024 * 30, "max_pixels": 1024 * 300},
+        {
+            "size": {"longest_edge": 1024 * 5000},
+            "max_image_size": {"longest_edge": 1024 * 500},
+            "image_mean": [0.1, 0.2, 0.3],
+            "image_std": [0.4, 0.5, 0.6],
+        },
+        {
+            "image_tokens": (30, 300),
+            "video_pixels": (1, 1024 * 5000),
+            "frame_pixels": 1024 * 500,
+            "video_colours": ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6)),
+        },
+    ),
+    "minicpm-v4.7": (
+        {"scale_resolution": 336, "max_slice_nums": 4, "downsample_mode": "4x"},
+        {"max_slice_nums": 1},
+        {"slices": (336, 4), "merge": 2, "layout": CanvasLayout(merge=2)},
+    ),
+    "ernie4.5-vl": (  # the temporal patches of its video processor are merged by the model
+        {"temporal_patch_size": 1, "size": {"shortest_edge": 7840, "longest_edge": 78400}},
+        {"temporal_patch_size": 2},
+        {"temporal_patch": 1, "image_tokens": (10, 100)},
+    ),
+    "qwen2.5-omni": (  # the processors of omni models state the limits of clips in each call
+        {"min_pixels": 7840, "max_pixels": 78400},
+        {"min_pixels": 7840, "max_pixels": 78400},
+        {"image_tokens": (10, 100), "video_pixels": (100352, 602112)},
+    ),
+    "paddleocr-vl": ({"min_pixels": 80_000, "max_pixels": 90_000}, {}, {"image_pixels": (80_000, 90_000)}),
+    "neomme": ({"image_mean": [0.1, 0.2, 0.3]}, {}, {"mean": (0.1, 0.2, 0.3), "std": (0.5, 0.5, 0.5)}),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_what_the_processors_of_other_makers_state_wins(name: str, tmp_path: Path) -> None:
+    image, video, wanted = PROCESSORS[name]
+    config = {"model_type": mrope.family(name).model_types[0]}
+    files = {"config.json": config, "preprocessor_config.json": image, "video_preprocessor_config.json": video}
+    family = Family.from_config(write(tmp_path, files))
+    assert {field: getattr(family, field) for field in wanted} == wanted
+    assert any("preprocessor_config.json" in source for source in family.sources.values())
+    nested = tmp_path / "nested"
+    nested.mkdir()
+    files = {"config.json": config, "processor_config.json": {"image_processor": image, "video_processor": video}}
+    assert Family.from_config(write(nested, files)) == family
+
+
 def test_what_was_changed_on_a_loaded_object_counts(tmp_path: Path) -> None:
     config = transformers.AutoConfig.from_pretrained(write(tmp_path, {"config.json": {"model_type": "qwen2_5_vl"}}))
     config.vision_config.tokens_per_second = 25
     config.text_config.rope_parameters["mrope_section"] = [24, 20, 20]
     family = Family.from_config(config)
     assert (family.layout, family.split) == (GridLayout(2, "seconds", 25), AxisSplit((24, 20, 20)))
+    assert family.frequencies == Frequencies(1e6)  # which nobody changed
 
 
 def test_the_file_behind_an_object_from_the_hub_is_found_in_its_cache(tmp_path: Path, monkeypatch: Any) -> None:
@@ -498,14 +682,24 @@ def test_files_that_transformers_saves_are_read(name: str, image: Any, video: st
         (changed(QWEN2_CONFIG, rope_scaling__mrope_interleaved=True), r"\(16, 24, 24\) does not fit interleaved"),
         (changed(QWEN2_CONFIG, rope_scaling__type="yarn"), "rope parameters of type 'yarn' have no factor"),
         (changed(QWEN3_CONFIG, text_config__rope_scaling__rope_type="spiral"), "rope_type is 'spiral'"),
-        (changed(QWEN3_CONFIG, text_config__rope_scaling__partial_rotary_factor=0.5), "partial_rotary_factor is 0.5"),
-        (changed(QWEN3_CONFIG, text_config__rope_theta=-1), "base in config is -1; expected a finite number above 0"),
+        (
+            changed(QWEN3_CONFIG, text_config__rope_scaling__partial_rotary_factor=0.5),
+            r"config: mrope_section \(24, 20, 20\) sums to 64; rotary_dim 64 needs 32",
+        ),
+        (changed(QWEN3_CONFIG, text_config__rope_theta=-1), r"config: rope base \(rope_theta\) is -1; expected"),
         (changed(QWEN3_CONFIG, vision_config__patch_size=0), "patch in config is 0; expected at least 1"),
         (changed(QWEN3_CONFIG, vision_config__in_channels=4), "in_channels is 4"),
         (changed(QWEN3_CONFIG, vision_config=7), "vision_config in config is 7; expected an object"),
+        ({"model_type": "ernie4_5_vl_moe", "vision_config": {"temporal_merge_size": 4}}, "temporal_merge_size is 4 in"),
+        (
+            {"model_type": "paddleocr_vl", "vision_config": {"num_channels": 1}},
+            "in_channels is 1 in config; expected 3",
+        ),
+        ({"model_type": "minicpmv4_7", "downsample_mode": "8x"}, "downsample_mode in config is '8x'; expected one of"),
+        ({"model_type": "glm4v", "text_config": {"partial_rotary_factor": 1}}, r"\(8, 12, 12\) sums to 32"),
         (
             changed(QWEN3_CONFIG, text_config__rope_scaling=[1]),
-            r"rope parameters in config are \[1\]; expected an object",
+            r"rope_scaling in config is \[1\]; expected an object",
         ),
     ],
 )
@@ -519,12 +713,12 @@ def test_a_config_that_cannot_be_honoured_is_refused(config: dict, why: str) -> 
     ("processor", "why"),
     [
         ({"patch_size": 16}, r"patch is 14 in .*config.json, but 16 in .*preprocessor_config.json; expected one value"),
-        ({"min_pixels": 0}, "image_least in .*preprocessor_config.json is 0; expected at least 1"),
+        ({"min_pixels": 0}, "min_pixels in .*preprocessor_config.json is 0; expected at least 1"),
         ({"min_pixels": 9000, "max_pixels": 8000}, "the most is below the least"),
         ({"size": {"height": 3, "width": 4}}, "expected shortest_edge and longest_edge"),
-        ({"do_resize": False}, "do_resize is False .* only True is supported"),
-        ({"resample": 2}, "resample is 2 .* only 3 is supported"),
-        ({"image_mean": 0.5}, "mean in .* is 0.5; expected a list"),
+        ({"do_resize": False}, "preprocessor_config.json: do_resize is False; only True is built for qwen2.5-vl"),
+        ({"resample": 2}, "preprocessor_config.json: resample is 2; only 3 is built for qwen2.5-vl"),
+        ({"image_mean": 0.5}, "preprocessor_config.json: image_mean is 0.5; expected 3 numbers"),
     ],
 )
 def test_a_processor_that_cannot_be_honoured_is_refused(processor: dict, why: str, tmp_path: Path) -> None:

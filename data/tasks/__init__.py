@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from .base import Task
+from .contact import contact_sheet
+from .registry import TASKS, task
 from .sample import Clip, Sample
 
-__all__ = ["Clip", "Sample"]
+__all__ = ["TASKS", "Clip", "Sample", "Task", "contact_sheet", "task"]

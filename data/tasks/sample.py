@@ -43,7 +43,7 @@ class Sample:
         where: the index of the picture that `box` lies in.
         group: samples of one group belong together: all must be right (sets), or all answers must agree (the same
             picture moved, scaled, at another budget). "" for none.
-        tags: what results are split by: rows, cols, row, col, relation, tokens, ...
+        tags: what results are split by: rows, cols, row, col (from 0, where words count from 1), relation, words, ...
         ask: the same question as data, for models that take no words: see `mrope.reader`.
         max_tokens: most LLM tokens of one picture, where the sample wants a budget of its own.
     """

@@ -12,7 +12,21 @@ from typing import Annotated
 
 import typer
 
-from mrope.cli import demo, doctor, families, frequencies, parity, plan, positions, read, reader, worst_case
+from mrope.cli import (
+    audit,
+    compare,
+    demo,
+    doctor,
+    families,
+    frequencies,
+    parity,
+    plan,
+    positions,
+    probe,
+    read,
+    reader,
+    worst_case,
+)
 from mrope.cli.errors import OneLineErrors
 
 __all__ = ["app", "main"]
@@ -23,12 +37,14 @@ COMMANDS = (
     positions.positions,
     families.families,
     frequencies.frequencies,
+    audit.audit,
     demo.demo,
     read.read,
     parity.parity,
+    compare.compare,
     doctor.doctor,
 )
-GROUPS = {"reader": reader.app}
+GROUPS = {"reader": reader.app, "probe": probe.app}
 
 app = typer.Typer(
     name="mrope", cls=OneLineErrors, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False

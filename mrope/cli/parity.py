@@ -11,13 +11,14 @@ from mrope.cli.output import print_json, print_table
 
 
 def parity(
-    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A Qwen2-VL, Qwen2.5-VL or Qwen3-VL checkpoint.")],
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="A checkpoint of any of the families.")],
     device: Annotated[str, typer.Option(help="Where the model computes: auto, cpu or cuda.")] = "auto",
     json: AsJson = False,
 ) -> None:
-    """Compare a checkpoint with us: plans, patches, positions, rotary tables and logits against transformers.
+    """Compare a checkpoint with us: files, patches, prompts, positions, rotary tables, logits and generated tokens.
 
-    Nothing is downloaded. The exit code is 1 if a check fails.
+    All of it is held against the installed transformers; nothing is downloaded. Where its positions are not those of
+    training, the line says so. The exit code is 1 if a check fails.
     """
     from dataclasses import asdict
 

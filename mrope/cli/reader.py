@@ -1,4 +1,4 @@
-"""`mrope reader train` and `mrope reader study`: how the reader that ships was made, and its twins."""
+"""`mrope reader train`, `study` and `serve`: how the reader that ships was made, its twins, and a server of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 
 from mrope.cli.output import progress
 
-app = typer.Typer(no_args_is_help=True, help="Train the reader, or study it beside its twins.")
+app = typer.Typer(no_args_is_help=True, help="Train the reader, study it beside its twins, or serve it.")
 
 Steps = Annotated[int, typer.Option(min=1, help="Optimiser steps of a run.")]
 
@@ -72,3 +72,27 @@ def study(
     typer.echo(f"wrote {out / 'study.json'}; the median reader at {result['decisive']} is seed {result['shipped']}")
     if ship:
         ship_median(out, result)
+
+
+@app.command()
+def serve(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8000,
+    host: Annotated[str, typer.Option(help="Address to listen on; only this machine by default.")] = "127.0.0.1",
+    weights: Annotated[Path | None, typer.Option(help="Of another reader than the one that ships.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+) -> None:
+    """Serve the reader over HTTP, like a model of OpenAI: one picture of letters and a question, until interrupted."""
+    import signal
+
+    from mrope.devices import choose_device
+    from mrope.reader import WEIGHTS, Reader
+    from mrope.reader.serving import MODEL, ReaderServer
+
+    reader = Reader.load(weights or WEIGHTS, device=choose_device(device))
+    with ReaderServer(reader, host, port) as server:
+        try:
+            signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stop is no fault
+            typer.echo(f"serving {MODEL} at {server.url}")  # the line that scripts wait for
+            server.serve_forever()
+        except KeyboardInterrupt:
+            typer.echo("stopped", err=True)

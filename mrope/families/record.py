@@ -313,7 +313,7 @@ class Family:
         """The family of one checkpoint: what it states, and the record's value where it states nothing.
 
         Args:
-            config: the checkpoint's folder (config.json and its preprocessor files are read), the content of its
+            config: the checkpoint's folder (config.json and the files of its processors are read), the content of its
                 config.json, or a transformers configuration. Of a configuration object that was loaded from a folder
                 or from the hub's cache, the JSON is read, because the object mixes in the class defaults of
                 transformers; what was changed on the object since counts. An object without a JSON is taken at its

@@ -21,13 +21,16 @@ from mrope.checks import Number, positive
 from mrope.families import Family, family
 from mrope.hf.batch import check_mask, token_kinds
 from mrope.hf.checkup.subject import Subject
-from mrope.hf.parts import parts_of
+from mrope.hf.parts import Parts, parts_of
 from mrope.hf.plugging import plug
 from mrope.hf.reading import record_of
 from mrope.rotary import Rotary
 
 _PIXELS = ("pixel_values", "pixel_values_videos", "input_features")
-_TOWERS = {"visual": "vision", "vision_tower": "vision", "patch_embeddings": "vision", "audio_tower": "sound"}
+_TOWERS = {
+    **dict.fromkeys(("visual", "vision_tower", "patch_embeddings", "encoder"), "vision"),
+    "audio_tower": "sound",
+}
 _CLOSE, _ULPS = 1e-4, 8  # of the largest value of a token, and how often a coarser dtype's eps is allowed
 _Note: TypeAlias = Callable[[str, Tensor], None]
 _CHUNK = 256  # tokens that are compared at once, since logits are long
@@ -141,7 +144,7 @@ def compare(
     stages hold is kept on the CPU until both have run.
 
     Args:
-        model_a: a transformers model of one of our families, plugged or not.
+        model_a: a transformers model of one of our families, plugged or not, or what `build_vlm` made.
         model_b: another one; or the family of `model_a` or its name, for `model_a` itself with our positions and
             rotary (`plug`).
         inputs: what both take, as keyword arguments; or a pair, for each its own, say of two processors.
@@ -161,15 +164,19 @@ def compare(
     >>> compare(model, "qwen2-vl", {"input_ids": torch.tensor([[1, 2, 3]])}).first is None
     True
     """
-    config = parts_of(model_a).base.config
+    config = _parts(model_a).base.config
     record, allowed = record_of(config), None if tolerance is None else positive("tolerance", tolerance)
     both = inputs if isinstance(inputs, tuple) else (inputs, inputs)
     if len(both) != 2 or not all(isinstance(each, Mapping) for each in both):
         raise TypeError(f"inputs are a {type(inputs).__name__}; expected a batch by name, or a tuple of two of them")
     if isinstance(model_b, nn.Module):
-        parts_of(model_b)  # which refuses before anything runs
+        _parts(model_b)  # which refuses before anything runs
         other = type(model_b).__name__
         seen = _seen(model_a, both[0]), _seen(model_b, both[1])
+    elif hasattr(config, "record"):
+        raise TypeError(
+            f"model_b is {model_b!r:.80} and model_a a built model, whose positions are ours; expected a model"
+        )
     else:
         wanted = family(model_b) if isinstance(model_b, str) else model_b
         if not isinstance(wanted, Family) or wanted.name != record.name:
@@ -189,13 +196,22 @@ def compare(
     )
 
 
+def _parts(model: Any) -> Parts:
+    """Those of a model of a family, or of one that `build_vlm` made."""
+    from mrope.vlm import Vlm
+
+    modules = model.modules() if isinstance(model, nn.Module) else ()
+    built = next((module for module in modules if isinstance(module, Vlm)), None)
+    return parts_of(model) if built is None else Parts(built, built.get_decoder(), None)
+
+
 # ------------------------------------------------------------------------------------------------- what a model does
 
 
 @torch.no_grad()
 def _seen(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     """What each stage of one forward holds, on the CPU: (B, N, C), or (1, P, C) in a tower."""
-    base, text = parts_of(model).base, parts_of(model).text
+    base, text = _parts(model).base, _parts(model).text
     own: dict[str, Any] = {
         name: value.to(base.device) if isinstance(value, Tensor) else value for name, value in inputs.items()
     }
@@ -249,12 +265,17 @@ def _tower_hooks(base: Any, note: _Note) -> Iterator[Any]:
 
 def _text_hooks(text: Any, config: Any, note: _Note) -> Iterator[Any]:
     noted: set[str] = set()
+    stacked: list[str] = []
 
     def rotary(module: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
         call = inspect.signature(type(module).forward).bind(module, *args, **kwargs).arguments
         ids, layer_type, rows = call["position_ids"], call.get("layer_type"), len(call["x"])
         name = "cos/sin" if layer_type is None else f"cos/sin {layer_type}"
         if not noted:
+            if ids.dim() == 2 and len(ids) > rows:  # a built model asks for all axes at once, and its layers get a mix
+                ids = ids.unflatten(0, (-1, rows))
+                stacked.append(name)
+                noted.add(name)
             note("positions", (ids[None] if ids.dim() == 2 else ids).movedim(0, -1).expand(rows, -1, -1))
         if name not in noted:
             noted.add(name)
@@ -262,6 +283,8 @@ def _text_hooks(text: Any, config: Any, note: _Note) -> Iterator[Any]:
             note(name, torch.cat(tables, dim=-1).expand(rows, -1, -1))
 
     def embeddings(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if stacked:
+            note(stacked.pop(), torch.cat(kwargs["position_embeddings"], dim=-1))
         note("embeddings", (args[0] if args else kwargs["hidden_states"]).flatten(2))
 
     def output_hook(name: str) -> Callable[..., None]:

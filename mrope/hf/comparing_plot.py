@@ -38,13 +38,21 @@ def plot_comparison(comparison: Comparison, path: str | os.PathLike[str]) -> Non
     The rows of a batch lie behind one another. Stages of towers, whose places are patches, have a panel of their own,
     in which each is as wide as the one with most patches. The file is written whole or not at all.
     """
-    target = Path(path)
-    kind = target.suffix.lower().removeprefix(".")
-    if kind not in ("png", "svg", "pdf"):
-        raise ValueError(f"plot {str(target)!r} ends in {target.suffix!r}; expected .png, .svg or .pdf")
-    picture = BytesIO()
+    target, kind, picture = Path(path), kind_of(path), BytesIO()
     _draw(comparison).savefig(picture, format=kind, dpi=150)
     write_plot(target, picture.getvalue())
+
+
+def kind_of(path: str | os.PathLike[str]) -> str:
+    """The kind of picture that a file's name asks for: png, svg or pdf.
+
+    Raises:
+        ValueError: it is another one.
+    """
+    suffix = Path(path).suffix
+    if suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"plot {os.fspath(path)!r} ends in {suffix!r}; expected .png, .svg or .pdf")
+    return suffix.lower().removeprefix(".")
 
 
 def _draw(comparison: Comparison) -> Figure:
@@ -70,7 +78,7 @@ def _draw(comparison: Comparison) -> Figure:
             panel.axvline(row * length, color=_INK, linewidth=1.2, linestyle=(0, (4, 3)))
     first = comparison.first
     outcome = "nowhere apart" if first is None else f"apart from {first.name} on; {comparison.where(first)}"
-    figure.suptitle(f"{comparison.names[0]} against {comparison.names[1]}\n{outcome}", fontsize=12)
+    figure.suptitle(f"{comparison.names[0]} against {comparison.names[1]}\n{outcome}", fontsize=12, wrap=True)
     bar = figure.colorbar(images[0], ax=list(panels[:-1]), extend="both", pad=0.01)
     bar.set_label("difference over tolerance, power of ten")
     present = set(comparison.kinds[comparison.mask].tolist())

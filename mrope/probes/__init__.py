@@ -6,6 +6,8 @@ from mrope.probes.audits.decay_plot import plot_decay
 from mrope.probes.audits.encoding import audit_encoding
 from mrope.probes.audits.frequencies import FrequencyReport, Trained, decay, frequency_report
 from mrope.probes.audits.layout import Audit, audit
+from mrope.probes.audits.report import AuditCheck, AuditReport
+from mrope.probes.audits.whole import full_audit
 from mrope.probes.demo import Screen, run_demo
 from mrope.probes.exam import Exam, Syllabus, take_exam
 from mrope.probes.grid import CHANCE, GridScore, ask_everything, draw_grids, effective_resolution, score_grid, swap_axes
@@ -20,6 +22,8 @@ __all__ = [
     "Advice",
     "AttentionAudit",
     "Audit",
+    "AuditCheck",
+    "AuditReport",
     "Exam",
     "FrequencyReport",
     "GridScore",
@@ -45,6 +49,7 @@ __all__ = [
     "draw_tokens",
     "effective_resolution",
     "frequency_report",
+    "full_audit",
     "look",
     "plot_decay",
     "plot_positions",

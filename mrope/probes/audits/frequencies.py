@@ -220,7 +220,7 @@ def frequency_report(
         own = theta[mask]
         wavelengths = (2 * math.pi / own[own > 0]).tolist()
         reach = _reach(name, trained, grid)
-        falls_to, looks_same = _aliasing(own, reach)
+        falls_to, looks_same = aliasing(own, reach)
         facts.append(
             AxisFacts(
                 name=name,
@@ -291,8 +291,8 @@ def _reach(name: str, trained: Trained | None, grid: tuple[int, int] | None) -> 
     return None if trained is None else min(trained.length - 1, _SEARCHED)
 
 
-def _aliasing(theta: Tensor, reach: int | None) -> tuple[int | None, int | None]:
-    """`falls_to` and `looks_same` of `AxisFacts`, among the distances up to `reach`."""
+def aliasing(theta: Tensor, reach: int | None) -> tuple[int | None, int | None]:
+    """`falls_to` and `looks_same` of `AxisFacts` for pairs (F,), among the distances up to `reach`."""
     falls_to: int | None = None
     for begin in range(1, (reach or 0) + 1, _CHUNK):
         distances = torch.arange(begin - 1, min(begin + _CHUNK, (reach or 0) + 1), dtype=torch.float64)

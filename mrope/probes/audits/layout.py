@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,8 +12,8 @@ from mrope.checks import Number
 from mrope.layouts import Layout, PageLayout, Traits
 from mrope.spans import Grid, Image, Sliced, Span, Text, Video
 
-_IMAGES = ((1, 3, 5), (1, 5, 3), (1, 2, 4), (1, 4, 4), (1, 1, 7))
-_CLIPS = ((2, 3, 5), (7, 2, 3), (3, 5, 2), (4, 4, 4))
+GRIDS = ((1, 3, 5), (1, 5, 3), (1, 2, 4), (1, 4, 4), (1, 1, 7), (2, 3, 5), (7, 2, 3), (3, 5, 2), (4, 4, 4))
+"""Merged grids of the pictures and clips that are measured."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,20 +44,29 @@ def audit(layout: Layout, *, merge: int | None = None) -> Audit:
     False
     """
     side = getattr(layout, "merge", 1) if merge is None else merge
-    measured = {grid: _measure(layout, span) for grid, span in _spans(layout, side)}
+    spans = {grid: fitting(layout, grid, side) for grid in GRIDS}
+    measured = {grid: _measure(layout, span) for grid, span in spans.items() if span is not None}
     if not measured:
         raise ValueError(f"{layout} takes no picture and no clip that an audit knows")
-    looks = [look for look, _ in measured.values()]
-    alone = layout([Text(5)]).ids
-    traits = Traits(
-        text_is_1d=torch.equal(alone.double(), torch.arange(5).expand_as(alone).double()),
+    traits = traits_of([look for look, _ in measured.values()], layout([Text(5)]).ids)
+    return Audit(traits, {grid: growth for grid, (_, growth) in measured.items()})
+
+
+def traits_of(looks: Sequence[tuple[Tensor, Tensor, Tensor]], alone: Tensor) -> Traits:
+    """The traits that hold for all of some prompts.
+
+    Args:
+        looks: (A, n) each, the ids of the text before a picture or clip, of it, and of the text behind it.
+        alone: (A, n) the ids of text alone.
+    """
+    return Traits(
+        text_is_1d=torch.equal(alone.double(), torch.arange(alone.shape[1]).expand_as(alone).double()),
         clears_before=all(bool(block.min() > before.max()) for before, block, _ in looks),
         clears_after=all(bool(block.max() < after.min()) for _, block, after in looks),
         distinct=all(torch.unique(block, dim=1).shape == block.shape for _, block, _ in looks),
         monotone=all(bool((torch.cat(look, dim=1)[0].diff() >= 0).all()) for look in looks),
         symmetric=all(_symmetric(*look) for look in looks),
     )
-    return Audit(traits, {grid: growth for grid, (_, growth) in measured.items()})
 
 
 def _measure(layout: Layout, span: Span) -> tuple[tuple[Tensor, Tensor, Tensor], Number]:
@@ -77,17 +86,21 @@ def _symmetric(before: Tensor, block: Tensor, after: Tensor) -> bool:
     return torch.allclose(centre, between, atol=1e-4)
 
 
-def _spans(layout: Layout, merge: int) -> Iterator[tuple[Grid, Span]]:
-    """Merged grids, and spans of them as the layout wants them declared; none of a kind that it does not take."""
-    temporal = getattr(layout, "temporal_merge", 1)
-    for t, h, w in (*_IMAGES, *_CLIPS):
-        sides = h * merge, w * merge
-        image, clip = (1, *sides), (t * temporal, *sides)
-        kinds = (
-            [Image(image), Sliced(image)] if t == 1 else [Video(clip), Video(clip, seconds=1.0), Video(clip, stamp=0)]
-        )
-        if fitting := [span for span in kinds if _takes(layout, span)]:
-            yield (t, h, w), fitting[0]
+def fitting(layout: Layout, grid: Grid, merge: int) -> Span | None:
+    """The span of a merged grid (t, h, w) as the layout wants it declared; None where it does not take such.
+
+    Clips have one second a step.
+
+    Args:
+        layout: the layout.
+        grid: in tokens.
+        merge: patches per token and side.
+    """
+    t, h, w = grid
+    sides = h * merge, w * merge
+    image, clip = (1, *sides), (t * getattr(layout, "temporal_merge", 1), *sides)
+    kinds = [Image(image), Sliced(image)] if t == 1 else [Video(clip), Video(clip, seconds=1.0), Video(clip, stamp=0)]
+    return next((span for span in kinds if _takes(layout, span)), None)
 
 
 def _takes(layout: Layout, span: Span) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from mrope.data import Sample
@@ -66,4 +66,3 @@ class Mark:
     outcome: str
     share: float = 0.0
     read: str = ""
-    detail: Mapping[str, float] = field(default_factory=dict)

@@ -1,0 +1,296 @@
+"""What an audit looks at: a rule of positions, a rule of turning, or both, however they came.
+
+Letters: A axes, H heads, F rotary pairs, N tokens, D head dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from mrope.axes import HeadSplit
+from mrope.checks import Number
+from mrope.encoding import Encoding, Properties
+from mrope.encodings import LinearRope
+from mrope.layouts import Layout, PageLayout, Traits
+from mrope.positions import Positions
+from mrope.probes.audits.layout import fitting
+from mrope.rotary import Rotary
+from mrope.spans import Grid, Text
+
+Turn: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+"""q and k (1, H, N, D) and ids (A, N) -> both, turned."""
+
+_TRAITS, _ROTATION = Traits(), Properties(norm=True, shift=True, commutes=True)
+"""What is promised where nobody says it."""
+
+AXES: dict[int, tuple[str, ...]] = {1: ("t",), 2: ("h", "w"), 3: ("t", "h", "w")}
+"""What axes are called where nobody says it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Laid:
+    """A prompt of text, one picture or clip, and text.
+
+    Args:
+        before: (A, n) the ids of the text before.
+        block: (A, n) of the picture or clip; in raster order where it has a token for each cell.
+        after: (A, n) of the text behind.
+        next: the position of the first token that is decoded; None where nobody says it.
+    """
+
+    before: Tensor
+    block: Tensor
+    after: Tensor
+    next: Number | None
+
+
+Lay: TypeAlias = Callable[[Grid, int, int], Laid]
+"""A grid (t, h, w) in tokens, and how many tokens of text stand before and behind it; ValueError: there is no rule."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Target:
+    """What is audited; what it lacks is None.
+
+    Args:
+        name: in words.
+        axes: what the axes are called; rows lie on h or row, columns on w or col, and time on t.
+        head_dim: D.
+        heads: H.
+        lay: the ids of a prompt.
+        turn: queries and keys, turned.
+        extent: ids are measured up to here; small where coordinates are shares of a picture.
+        layout: the rule of ours behind `lay`.
+        rotary: the encoding of ours behind `turn`, whose frequencies are known.
+        waves: (H, A, F) radians per position, where these are known of another encoding.
+        encoding: the encoding of ours behind `turn`.
+        attend: an attention; see `audit_attention`.
+        traits: what the rule of positions promises.
+        properties: what the encoding promises.
+        trained: what it should be equal to; a family, for a model or a callable that is meant to be one.
+        batch_order: whether a row's ids are the same alone and in a batch; of models.
+    """
+
+    name: str
+    axes: tuple[str, ...]
+    head_dim: int = 128
+    heads: int = 1
+    lay: Lay | None = None
+    turn: Turn | None = None
+    extent: Number = 50
+    layout: Layout | None = None
+    rotary: Rotary | None = None
+    waves: Tensor | None = None
+    encoding: Encoding | None = None
+    attend: Callable[..., Tensor] | None = None
+    traits: Traits = _TRAITS
+    properties: Properties = _ROTATION
+    trained: Target | None = None
+    batch_order: Callable[[], bool] | None = None
+
+
+def of_layout(layout: Layout, name: str, *, axes: tuple[str, ...] = (), merge: int | None = None) -> Target:
+    """A layout as a target.
+
+    Args:
+        layout: the layout.
+        name: in words.
+        axes: what its axes are called.
+        merge: patches per token and side; by default the layout's own.
+    """
+    side = getattr(layout, "merge", 1) if merge is None else merge
+    count = getattr(layout, "axes", 3)
+    return Target(
+        name=name,
+        axes=axes or AXES.get(count) or tuple(map(str, range(count))),
+        lay=lambda grid, before, after: _lay(layout, side, grid, before, after),
+        layout=layout,
+        traits=getattr(layout, "traits", Traits()),
+    )
+
+
+def _lay(layout: Layout, merge: int, grid: Grid, before: int, after: int) -> Laid:
+    span = fitting(layout, grid, merge)
+    if span is None:
+        raise ValueError(f"{type(layout).__name__} has no rule for a grid of {'x'.join(map(str, grid))} tokens")
+    count = layout.tokens(span)
+    if isinstance(layout, PageLayout):  # a page has no text beside it: its own numbers go on around it
+        page = layout([span], before)
+        past = torch.arange(-before, 0) + page.ids[:, :1]
+        return Laid(past, page.ids, torch.arange(after) + page.next + torch.zeros_like(page.ids[:, :1]), None)
+    prompt = layout([Text(before), span, Text(after)])
+    return Laid(*prompt.ids.split((before, count, after), dim=1), next=prompt.decode(1).ids[0, 0].item())
+
+
+def of_rotary(rotary: Rotary, name: str, *, axes: tuple[str, ...] = ()) -> Target:
+    """A rotary encoding as a target; one whose frequencies depend on a length was held at one, `extensions.At`.
+
+    Args:
+        rotary: the encoding.
+        name: in words.
+        axes: what its axes are called.
+    """
+    heads = (rotary.split.heads or 1) if isinstance(rotary.split, HeadSplit) else 1
+    return replace(
+        of_encoding(rotary, name, axes=axes, head_dim=rotary.split.rotary_dim, heads=heads, extent=50), rotary=rotary
+    )
+
+
+def of_encoding(
+    encoding: Encoding, name: str, *, axes: tuple[str, ...], head_dim: int, heads: int = 1, extent: Number = 50
+) -> Target:
+    """An encoding as a target; one that does not rotate has its promises alone.
+
+    Args:
+        encoding: the encoding.
+        name: in words.
+        axes: what its axes are called.
+        head_dim: D of queries and keys.
+        heads: H.
+        extent: see `Target`.
+    """
+    if isinstance(encoding, nn.Module):
+        encoding = deepcopy(encoding)  # which is moved to where it is measured
+    count = encoding.axes or len(axes) or 3
+    waves = encoding.frequencies.detach() if isinstance(encoding, LinearRope) else None
+    return Target(
+        name=name,
+        axes=axes or AXES.get(count) or tuple(map(str, range(count))),
+        head_dim=head_dim,
+        heads=len(waves) if waves is not None and waves.dim() == 3 else heads,
+        turn=None if type(encoding).rotate is Encoding.rotate else encoding.rotate,
+        extent=extent,
+        waves=waves,
+        encoding=encoding,
+        properties=encoding.properties,
+    )
+
+
+def both(laid: Target, turned: Target, name: str) -> Target:
+    """A rule of positions and a rule of turning together.
+
+    Raises:
+        ValueError: they have other numbers of axes.
+    """
+    if len(laid.axes) != len(turned.axes):
+        raise ValueError(
+            f"target is {name}: the layout has {len(laid.axes)} axes and the split {len(turned.axes)}; expected as many"
+        )
+    parts = ("head_dim", "heads", "turn", "extent", "rotary", "waves", "encoding", "properties")
+    return replace(laid, name=name, **{part: getattr(turned, part) for part in parts})
+
+
+def of_object(thing: Any, name: str, like: Target | None) -> Target:
+    """A layout, an encoding, or a callable that works like one; told apart by what it takes and returns.
+
+    Args:
+        thing: see `full_audit`.
+        name: in words.
+        like: what it is meant to be.
+
+    Raises:
+        TypeError: it is nothing of that.
+    """
+    if isinstance(thing, type):
+        raise TypeError(f"target is the class {thing.__name__}; expected an object of it, or a function")
+    if isinstance(thing, Rotary):
+        return of_rotary(thing, name)
+    head_dim = int(getattr(thing, "head_dim", getattr(thing, "rotary_dim", like.head_dim if like else 128)))
+    count = getattr(thing, "axes", None) or (len(like.axes) if like else 3)
+    axes = like.axes if like and len(like.axes) == count else AXES.get(count) or tuple(map(str, range(count)))
+    if isinstance(thing, Encoding):
+        return of_encoding(thing, name, axes=axes, head_dim=head_dim, heads=getattr(thing, "heads", 1))
+    if isinstance(thing, Layout):
+        return of_layout(thing, name)
+    if not callable(thing):
+        raise TypeError(f"target is {thing!r}; expected something to call, a layout or an encoding")
+    return _of_callable(thing, Target(name=name, axes=axes, head_dim=head_dim, heads=like.heads if like else 1))
+
+
+def _of_callable(call: Callable[..., Any], bare: Target) -> Target:
+    """By the number of arguments without a default; of one, by whether ids give two tables."""
+    import inspect
+
+    taken = [
+        each.name
+        for each in inspect.signature(getattr(call, "forward", call)).parameters.values()
+        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+    ]
+    if len(taken) == 3:
+        return replace(bare, turn=call)
+    if len(taken) == 4:
+        return replace(bare, attend=call)
+    if len(taken) != 1:
+        raise TypeError(
+            f"{bare.name} takes {len(taken)} arguments ({', '.join(taken)}); expected spans or ids, or q, k and ids, "
+            "or q, k, v and positions"
+        )
+    if "span" not in taken[0]:
+        tables = _tables(call, torch.arange(5).expand(len(bare.axes), -1))
+        if tables is not None:
+            return replace(bare, turn=_by_tables(call, *tables), head_dim=tables[1])
+    return replace(bare, lay=lambda grid, before, after: _called(call, bare, grid, before, after))
+
+
+def _tables(call: Callable[..., Any], ids: Tensor) -> tuple[bool, int] | None:
+    """Whether both channels of a pair lie side by side in the tables, and how many channels turn; None: no tables."""
+    try:
+        cos, sin = call(ids)
+        width = cos.shape[-1]
+    except Exception:  # whatever a function raises that wanted something else
+        return None
+    if not isinstance(sin, Tensor) or sin.shape != cos.shape:
+        return None
+    first, second = sin[..., : width // 2], sin[..., width // 2 :]
+    if width % 2 == 0 and torch.equal(first, second):  # at one position on all axes, where no split shows
+        return False, width
+    if width % 2 == 0 and torch.equal(sin[..., ::2], sin[..., 1::2]):
+        return True, width
+    return False, 2 * width
+
+
+def _by_tables(call: Callable[..., Any], adjacent: bool, width: int) -> Turn:
+    """Turns by tables of one or two columns a pair."""
+
+    def turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        if adjacent:
+            other = torch.stack((-x[..., 1::2], x[..., ::2]), dim=-1).flatten(-2)
+        else:
+            other = torch.cat((-x[..., width // 2 :], x[..., : width // 2]), dim=-1)
+        return x * cos + other * sin
+
+    def turn(q: Tensor, k: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+        cos, sin = (table.reshape(-1, table.shape[-1]) for table in call(ids))
+        if cos.shape[-1] < width:
+            cos, sin = cos.repeat(1, 2), sin.repeat(1, 2)
+        return turned(q, cos, sin), turned(k, cos, sin)
+
+    return turn
+
+
+def _called(call: Callable[..., Any], bare: Target, grid: Grid, before: int, after: int) -> Laid:
+    """What a callable makes of spans; it may say where decoding goes on."""
+    from mrope.spans import Image, Video
+
+    merge = getattr(call, "merge", 1)
+    sides = (grid[0], grid[1] * merge, grid[2] * merge)
+    spans = [Text(before), Image(sides) if grid[0] == 1 else Video(sides), Text(after)]
+    made = call(spans)
+    if isinstance(made, Positions):
+        ids, following = made.ids, made.decode(1).ids[0, 0].item()
+    else:
+        ids, following = made if isinstance(made, (tuple, list)) else (made, None)
+    ids = torch.as_tensor(ids)
+    count = ids.shape[-1] - before - after
+    if ids.dim() != 2 or len(ids) != len(bare.axes) or count < 1:
+        raise TypeError(
+            f"{bare.name} makes ids of shape {tuple(ids.shape)} of {', '.join(map(str, spans))}; expected "
+            f"({len(bare.axes)}, tokens)"
+        )
+    return Laid(*ids.split((before, count, after), dim=1), next=None if following is None else float(following))

@@ -1,0 +1,68 @@
+"""A Python function that answers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from mrope.data import Sample
+from mrope.probes.spatial.reply import Reply
+from mrope.probes.spatial.respondents.messages import failed
+
+
+class CallableRespondent:
+    """A function of one sample: a model of any kind, or a rule to hold models against.
+
+    Args:
+        function: takes a `Sample` and gives text, a `Reply`, or a number for each of the sample's choices, the largest
+            for what it thinks right. What it raises becomes a reply with `failure`.
+        name: what reports call it, by default the function's name.
+    """
+
+    def __init__(self, function: Callable[[Sample], Any], *, name: str | None = None) -> None:
+        if not callable(function):
+            raise TypeError(f"function is {function!r:.80}; expected a function of one sample")
+        self.function = function
+        called = getattr(function, "__qualname__", type(function).__qualname__)
+        self.name = called if name is None else name
+        self.facts: Mapping[str, str] = {"function": f"{getattr(function, '__module__', '?')}:{called}"}
+
+    def refuses(self, sample: Sample) -> str:
+        """A function is asked everything."""
+        return ""
+
+    def answer(self, samples: Sequence[Sample]) -> Iterator[Reply]:
+        """One reply for each sample, in order."""
+        return map(self._answer, samples)
+
+    def _answer(self, sample: Sample) -> Reply:
+        start = time.perf_counter()
+        try:
+            said = self.function(sample)
+        except Exception as error:
+            return failed(error, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        if isinstance(said, Reply):
+            return said
+        if isinstance(said, str):
+            return Reply(said, seconds=seconds)
+        return _scored(said, sample, seconds)
+
+
+def _scored(said: Any, sample: Sample, seconds: float) -> Reply:
+    """The reply of a function that gave scores, or neither text nor scores."""
+    if not isinstance(said, Mapping):
+        what = f"function gave {said!r:.80}; expected text, a Reply, or a number for each choice"
+        return Reply(failure=what, seconds=seconds)
+    if not sample.choices or set(said) != set(sample.choices):
+        known = ", ".join(sample.choices) or "none, as the sample has no choices"
+        return Reply(failure=f"function scored {', '.join(map(str, said))}; expected {known}", seconds=seconds)
+    try:
+        scores = {choice: float(said[choice]) for choice in sample.choices}
+    except (TypeError, ValueError) as error:
+        return failed(error, seconds)
+    if any(math.isnan(score) for score in scores.values()):
+        return Reply(failure=f"function scored {scores}; expected numbers", seconds=seconds)
+    return Reply(scores=scores, seconds=seconds)

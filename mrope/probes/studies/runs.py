@@ -1,0 +1,219 @@
+"""Runs a study: one process a run, a file for each that is finished, so that a killed study goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context, parent_process
+from pathlib import Path
+from queue import Empty
+from typing import Any
+
+import torch
+
+from mrope.checks import one_of, whole
+from mrope.probes.studies.catalogue import study
+from mrope.probes.studies.scoring import rounded
+from mrope.probes.studies.study import Study
+from mrope.probes.studies.training import STEPS, Recipe, trained
+
+LIMIT = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a study's figures depend on, beside the study itself.
+
+    Args:
+        seeds: models of each variant, from seed 0.
+        steps: optimiser steps of each.
+        limit: prompts of about 32 cells that each figure is measured on.
+        device: "cpu" or "cuda".
+    """
+
+    seeds: int = 5
+    steps: int = STEPS
+    limit: int = LIMIT
+    device: str = "cpu"
+
+    def __post_init__(self) -> None:
+        for name in ("seeds", "steps", "limit"):
+            whole(name, getattr(self, name), 1)
+        one_of("device", self.device, ("cpu", "cuda"))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """How far a run has come.
+
+    Args:
+        run: its name, such as "mrope-0".
+        step: optimiser steps done.
+        loss: in nats.
+    """
+
+    run: str
+    step: int
+    loss: float
+
+
+def recipes_of(study: Study, settings: Settings, only: Sequence[str] = ()) -> list[Recipe]:
+    """The runs of a study, seed by seed.
+
+    Args:
+        study: which.
+        settings: how many seeds and steps.
+        only: names of variants; all of them by default.
+
+    Raises:
+        ValueError: the study has no variant of such a name.
+    """
+    for name in only:
+        one_of(f"variant of {study.name}", name, study.variants)
+    variants = [name for name in study.variants if not only or name in only]
+    return [Recipe(name, seed, settings.steps) for seed in range(settings.seeds) for name in variants]
+
+
+def run_study(
+    name: str,
+    folder: Path,
+    settings: Settings = Settings(),
+    *,
+    only: Sequence[str] = (),
+    jobs: int = 2,
+    on_step: Callable[[Step], None] = lambda step: None,
+    on_run: Callable[[Recipe, float], None] = lambda recipe, seconds: None,
+) -> Path:
+    """Train and score all that a study needs, and write ``<name>.json`` into `folder`.
+
+    A run that lies there already, by the same recipe and limit, is neither trained nor scored again; weights of one
+    recipe are trained once for all studies.
+
+    Args:
+        name: of the study.
+        folder: weights go into ``weights``, finished runs into a folder with the study's name.
+        settings: seeds, steps, limit, device.
+        only: variants to run; all by default.
+        jobs: runs at a time, one thread each.
+        on_step: told now and then how far a run is.
+        on_run: told of each run that is finished, and the seconds it took.
+
+    Returns:
+        The file of results, which holds all runs by these settings that lie in `folder`.
+    """
+    chosen = study(name)
+    recipes = recipes_of(chosen, settings, only)
+    whole("jobs", jobs, 1)
+    (folder / name).mkdir(parents=True, exist_ok=True)
+    left = []
+    for recipe in recipes:
+        if (run := finished(folder, name, recipe, settings)) is None:
+            left.append(recipe)
+        else:
+            on_run(recipe, run["seconds"])
+    context = get_context("spawn")
+    steps = context.Queue()
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(steps,)) as pool:
+        futures: dict[Future[float], Recipe] = {
+            pool.submit(_run, name, folder, recipe, settings): recipe for recipe in left
+        }
+        try:
+            while futures:
+                done, _ = wait(futures, timeout=0.2, return_when=FIRST_COMPLETED)
+                for step in _drained(steps):
+                    on_step(step)
+                for future in done:
+                    on_run(futures.pop(future), future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    runs = [finished(folder, name, recipe, settings) for recipe in recipes_of(chosen, settings)]
+    path = folder / f"{name}.json"
+    _write(path, {"study": name} | _circumstances(settings) | {"runs": [run for run in runs if run is not None]})
+    return path
+
+
+def finished(folder: Path, name: str, recipe: Recipe, settings: Settings) -> dict[str, Any] | None:
+    """The entry of a run that lies in `folder`, with its seconds; None where there is none by this recipe and limit."""
+    path = folder / name / f"{recipe.name}.json"
+    if not path.exists():
+        return None
+    run = json.loads(path.read_text("utf-8"))
+    if run["recipe"] != asdict(recipe) or run["limit"] != settings.limit:
+        return None
+    return run | {"seconds": float(path.with_suffix(".seconds").read_text("utf-8"))}
+
+
+def _begin(steps: Any) -> None:
+    """Start a worker: one thread, and an end with the process that started it."""
+    global _steps
+    _steps = steps
+    torch.set_num_threads(1)
+
+    def follow() -> None:
+        parent = parent_process()
+        assert parent is not None
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _run(name: str, folder: Path, recipe: Recipe, settings: Settings) -> float:
+    """Train and score one model, write its file, and return the seconds."""
+    started = time.monotonic()
+
+    def tell(step: int, loss: float) -> None:
+        if step % 10 == 0 or step == recipe.steps:
+            _steps.put(Step(recipe.name, step, loss))
+
+    model = trained(folder / "weights", recipe, device=settings.device, on_step=tell)
+    rows = study(name).evaluate(model, recipe.variant, recipe.seed, settings.limit, settings.device)
+    seconds = round(time.monotonic() - started, 1)
+    path = folder / name / f"{recipe.name}.json"
+    path.with_suffix(".seconds").write_text(f"{seconds}\n", "utf-8")
+    entry = {
+        "variant": recipe.variant,
+        "seed": recipe.seed,
+        "recipe": asdict(recipe),
+        "limit": settings.limit,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "rows": rounded(rows),
+    }
+    _write(path, entry)
+    return seconds
+
+
+def _drained(steps: Any) -> list[Step]:
+    found = []
+    try:
+        while True:
+            found.append(steps.get_nowait())
+    except Empty:
+        return found
+
+
+def _circumstances(settings: Settings) -> dict[str, Any]:
+    machine = torch.cuda.get_device_name() if settings.device == "cuda" else f"{platform.machine()}, one thread a run"
+    return {
+        "settings": asdict(settings),
+        "machine": machine,
+        "versions": {"python": sys.version.split()[0], "torch": torch.__version__},
+    }
+
+
+def _write(path: Path, value: dict[str, Any]) -> None:
+    """Write JSON so that the file is there whole or not at all."""
+    part = path.with_suffix(f".{os.getpid()}.part")
+    part.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
+    os.replace(part, path)
+
+
+_steps: Any = None  # the queue of a worker, which it is given as it starts
