@@ -24,7 +24,7 @@ def stdout(*command: str, folder: Path = ROOT) -> str:
     return "\n".join(line.rstrip() for line in done.stdout.splitlines())
 
 
-@pytest.mark.parametrize("name", ["quickstart", "pixels", "shapes", "encodings"])
+@pytest.mark.parametrize("name", ["quickstart", "pixels", "shapes", "encodings", "probes"])
 def test_a_program_is_an_example_and_prints_what_is_shown(name: str) -> None:
     example = ROOT / "examples" / f"{name}.py"
     program = example.read_text().split('"""\n', 1)[1].strip()

@@ -55,11 +55,20 @@ def test_interval_over_seeds() -> None:
     assert accuracy.value == 0.5
     assert accuracy.error == pytest.approx(0.25 / 3**0.5)
     assert (accuracy.low, accuracy.high) == (0.0, 1.0)  # 0.5 +- 0.62 is held inside
-    tight = [
-        record(n, "right" if n < rights else "wrong", seed=s) for s, rights in enumerate((5, 5, 6)) for n in range(10)
+    apart = [
+        record(n, "right" if n < rights else "wrong", seed=seed)
+        for seed, rights in enumerate((20, 50, 80))
+        for n in range(100)
     ]
-    accuracy = summarise(tight)[0].accuracy
-    assert accuracy.high - accuracy.value == pytest.approx(4.303 * accuracy.error, abs=1e-9)
+    accuracy = summarise(apart)[0].accuracy  # 0.5 +- 0.3 / sqrt(3) * 4.303 is beyond both ends
+    assert (accuracy.low, accuracy.high) == (0.0, 1.0)
+    near = [record(n, "right" if n < 40 + seed else "wrong", seed=seed) for seed in range(4) for n in range(100)]
+    accuracy = summarise(near)[0].accuracy  # seeds differ by less than samples do: Wilson's, of 166 in 400
+    assert (accuracy.low, accuracy.high) == pytest.approx(wilson(0.415, 400))
+    shares = [record(n, "wrong", kind="list", seed=n, share=share) for n, share in enumerate((0.4, 0.5, 0.6))]
+    share = summarise(shares)[0].share
+    assert share is not None
+    assert share.high - share.value == pytest.approx(4.303 * 0.1 / 3**0.5)
 
 
 def test_sets_and_agreement() -> None:

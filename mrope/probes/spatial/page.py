@@ -1,19 +1,180 @@
-"""The report of a run: one HTML file that needs nothing else."""
+"""The report of a run: one HTML file that needs nothing else, for a phone or a wide screen, light or dark.
+
+Every figure is in the markup. The script only shows the samples one by one, and switches the colours; the page's own
+policy lets nothing else run, and nothing be fetched.
+"""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
-from mrope.probes.spatial.records import read_records, write_whole
-from mrope.probes.spatial.summary import summarise
-from mrope.probes.spatial.table import summary_table
+import mrope.probes
+from mrope.probes.markup import document, element, table
+from mrope.probes.spatial.page_figures import counted, figures_sections, share
+from mrope.probes.spatial.page_samples import choose_samples, samples_section
+from mrope.probes.spatial.page_tasks import task_sections
+from mrope.probes.spatial.records import Record, read_records, read_run, write_whole
+from mrope.probes.spatial.summary import THRESHOLD, TaskSummary, summarise
+
+NAME = "report.html"
+_UNITS = {
+    "cells": "cells: the largest grid",
+    "columns": "columns: the widest page",
+    "words": "words: the most",
+    "length": "long: the longest line or row of pictures",
+    "letters": "letters: the longest clip",
+    "height": "pixels: the smallest print",
+}
 
 
 def write_page(folder: Path) -> Path:
-    """Write ``report.html`` of the run in `folder`."""
-    path = folder / "report.html"
-    write_whole(
-        path, f"<!doctype html><title>mrope</title><pre>{escape(summary_table(summarise(read_records(folder))))}</pre>"
+    """Write ``report.html`` of the run in `folder`, whole or not at all.
+
+    Raises:
+        ValueError: there is no run in the folder, or a line of it is no record.
+        OSError: the folder cannot be read or written to.
+    """
+    run = read_run(folder)
+    records = read_records(folder)
+    write_whole(folder / NAME, _render(run, records, folder))
+    return folder / NAME
+
+
+def _render(run: Mapping[str, Any], records: Sequence[Record], folder: Path) -> str:
+    """The report as one HTML document."""
+    summaries = summarise(records)
+    chosen = choose_samples(records, folder)
+    here = Path(__file__).parent
+    style = "".join(
+        path.read_text(encoding="utf-8") for path in (Path(mrope.probes.__file__).parent / "report.css", here / "page.css")
     )
-    return path
+    script = (here / "page.js").read_text(encoding="utf-8")
+    sections = [
+        _head(run, records, summaries),
+        *figures_sections(summaries, records),
+        *task_sections(summaries, records, chosen),
+        samples_section(chosen, records),
+        _foot(run),
+    ]
+    body = element("a", "Skip to the samples", href="#samples", class_="skip")
+    body += element("main", "\n".join(sections)) + element("script", script)
+    return document(f"{run['model']}: where things are", style, body, head=_policy(script))
+
+
+def _policy(script: str) -> str:
+    """What the browser may do: show what is inlined and run this one script, so that no reply can do anything."""
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    rules = f"default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    return element("meta", http_equiv="Content-Security-Policy", content=rules)
+
+
+def _head(run: Mapping[str, Any], records: Sequence[Record], summaries: Sequence[TaskSummary]) -> str:
+    seeds = [str(seed) for seed in run["seeds"]]
+    asked = sum(summary.asked for summary in summaries)
+    limit = "" if run["limit"] is None else f", at most {run['limit']:,} samples of each task and seed"
+    lead = (
+        f"{counted(asked, 'question')} of {counted(len(summaries), 'task')} about drawn pictures and clips whose answers "
+        f"are known, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}{limit}; on "
+        f"{run['machine'].get('device', 'a machine that is not named')}."
+    )
+    switch = element(
+        "button", "Dark", type="button", id="theme", hidden="", aria_pressed="false", title="light or dark colours"
+    )
+    top = element("p", f"mrope {escape(str(run['machine'].get('mrope', '')))}, spatial probes", class_="kicker") + switch
+    return element(
+        "header",
+        element("div", top, class_="top")
+        + element("h1", escape(str(run["model"])))
+        + element("p", escape(lead), class_="lead")
+        + _warnings(run["facts"], records)
+        + _few(records, summaries),
+    )
+
+
+def _warnings(facts: Mapping[str, str], records: Sequence[Record]) -> str:
+    """What must be known before any figure is read."""
+    marked = [record for record in records if record["outcome"] != "refused"]
+    luck = sum(record["chance"] for record in marked) / max(1, len(marked))
+    said = []
+    if facts.get("random weights") == "yes":
+        words = (
+            "This model has not been trained. Whatever it gets right is luck: a guess gets "
+            f"{share(luck)} of these questions, and the figures should lie around that."
+        )
+        said.append(("Random weights", words))
+    if "blind" in facts:
+        words = (
+            "Each question was asked beside the pictures of another one. What is right was answered without looking; "
+            f"a guess gets {share(luck)} of these questions."
+        )
+        said.append(("Blind", words))
+    if not records:
+        said.append(("No samples", "Nothing has been asked yet."))
+    return "".join(
+        element("p", element("strong", title) + " " + escape(words), class_="warning", role="note")
+        for title, words in said
+    )
+
+
+def _few(records: Sequence[Record], summaries: Sequence[TaskSummary]) -> str:
+    """The few numbers that one should see first."""
+    marked = [record for record in records if record["outcome"] != "refused"]
+    figures = []
+    if marked:
+        right = sum(record["outcome"] == "right" for record in marked)
+        luck = sum(record["chance"] for record in marked) / len(marked)
+        words = f"of {len(marked):,} questions answered right; a guess gets {share(luck)}"
+        figures.append((share(right / len(marked)), words))
+        unread = sum(record["outcome"] not in ("right", "wrong") for record in marked)
+        figures.append((f"{unread:,}", "answers that could not be read, which count as wrong"))
+    if refused := len(records) - len(marked):
+        figures.append((f"{refused:,}", "samples that this model cannot be asked, which count nowhere"))
+    for tag, words in _UNITS.items():
+        best = next(((one.task, one.best[tag]) for one in summaries if one.best.get(tag) is not None), None)
+        if best is not None and len(figures) < 6:
+            figures.append((f"{best[1]:g}", f"{words} answered right at {THRESHOLD:.0%} or better, task {best[0]}"))
+    cells = (element("div", element("dd", escape(a)) + element("dt", escape(b))) for a, b in figures)
+    return element("dl", "".join(cells), class_="figures") if figures else ""
+
+
+def _foot(run: Mapping[str, Any]) -> str:
+    facts = {
+        "model": run["model"],
+        **run["facts"],
+        **run["machine"],
+        "seeds": ", ".join(map(str, run["seeds"])),
+        "most samples of each task and seed": "all" if run["limit"] is None else run["limit"],
+    }
+    settings = [
+        (escape(name), element("code", escape(", ".join(f"{key} = {json.dumps(each)}" for key, each in its.items()))))
+        for name, its in run["tasks"].items()
+    ]
+    notes = (
+        "Intervals are of 95 %: Student's over seeds where there are several; of one seed Wilson's over samples, or a "
+        "normal one where answers can be right in part.",
+        "A reply that cannot be read counts as wrong. A sample that the model cannot be asked counts nowhere.",
+        "A set is a group of different questions that must all be right; an agreement, a group of the same question, "
+        "about the same picture in other guises, whose answers must be one, right or not.",
+        f"Mastered is a size or a length on which {THRESHOLD:.0%} of the answers or more are right.",
+    )
+    rows = "".join(
+        element("tr", element("th", escape(str(name)), scope="row") + element("td", escape(str(value))))
+        for name, value in facts.items()
+    )
+    return element(
+        "footer",
+        element("h2", "How it was asked")
+        + element("table", rows, class_="facts")
+        + element("ul", "".join(element("li", escape(note)) for note in notes), class_="notes")
+        + element(
+            "details",
+            element("summary", "Settings of the tasks")
+            + element("div", table(("task", "settings"), settings), class_="wide", tabindex=0),
+        ),
+    )

@@ -35,7 +35,8 @@ class Score:
     Args:
         value: the share, from 0 to 1; NaN of nothing.
         error: its standard error: over seeds where there are several, else over samples.
-        low: of the 95 % interval: Student's over seeds; of one seed Wilson's over samples, or a normal one of shares.
+        low: of the 95 % interval: the wider of Student's over seeds and Wilson's over samples, since seeds that agree by
+            chance make the first too narrow; of shares that are not right or wrong, Student's or a normal one.
         high: of the interval.
         count: samples (groups, of sets and agreement).
     """
@@ -146,12 +147,15 @@ def score(records: Sequence[Record], value: Callable[[Record], float]) -> Score:
         by_seed.setdefault(record["seed"], []).append(each)
     spread = [mean(its) for its in by_seed.values()] if len(by_seed) > 1 else values
     middle, error = mean(values), stdev(spread) / len(spread) ** 0.5 if len(spread) > 1 else math.nan
-    if len(by_seed) == 1 and set(values) <= {0.0, 1.0}:
-        return Score(middle, error, *wilson(middle, len(values)), len(values))
-    free = len(spread) - 2  # degrees of freedom - 1
-    wide = error * (_STUDENT[free] if len(by_seed) > 1 and free < len(_STUDENT) else 1.96)
-    least = -1.0 if min(values) < 0 else 0.0  # a difference of shares
-    return Score(middle, error, max(least, middle - wide), min(1.0, middle + wide), len(values))
+    ends = []
+    if set(values) <= {0.0, 1.0}:
+        ends += wilson(middle, len(values))
+    if len(by_seed) > 1 or not ends:
+        free = len(spread) - 2  # degrees of freedom - 1
+        wide = error * (_STUDENT[free] if len(by_seed) > 1 and free < len(_STUDENT) else 1.96)
+        least = -1.0 if min(values) < 0 else 0.0  # a difference of shares
+        ends += [max(least, middle - wide), min(1.0, middle + wide)]
+    return Score(middle, error, min(ends), max(ends), len(values))
 
 
 def wilson(share: float, count: int) -> tuple[float, float]:
