@@ -1,7 +1,8 @@
 """One position space for text, images and video, at native resolution."""
 
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from mrope.axes import AxisSplit, HeadSplit
 from mrope.batches import BatchPositions, batch
@@ -55,7 +56,9 @@ __version__: str
 
 if not TYPE_CHECKING:  # to a type checker, every name would be an attribute
 
-    def __getattr__(name: str) -> str:
+    def __getattr__(name: str) -> Any:
+        if name in ("data", "hf", "probes", "vision", "vlm"):  # found without an import of their own, loaded when used
+            return import_module(f"mrope.{name}")
         if name != "__version__":
             raise AttributeError(f"module 'mrope' has no attribute {name!r}")
         from importlib.metadata import PackageNotFoundError, version

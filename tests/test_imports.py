@@ -31,6 +31,11 @@ def test_nothing_heavy_is_loaded(statement: str) -> None:
     assert heavy_after(statement) == set()
 
 
+@pytest.mark.parametrize("name", ["data", "hf", "probes", "vision", "vlm"])
+def test_packages_need_no_import_of_their_own(name: str) -> None:
+    subprocess.run([sys.executable, "-c", f"import mrope; mrope.{name}.__all__"], cwd=ROOT, check=True)
+
+
 @pytest.mark.parametrize("name", ["PIL", "torchvision"])
 def test_the_probe_sees_what_is_loaded(name: str) -> None:
     assert name in heavy_after(f"import {name}")

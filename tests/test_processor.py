@@ -28,7 +28,7 @@ from transformers.video_utils import VideoMetadata
 
 import mrope
 from mrope.hf import plug, processor, read_positions
-from mrope.vision import clip_of
+from mrope.vision import Clip, clip_of, pdf_pages, plan
 
 QWEN = ("<|vision_start|>", "<|vision_end|>")
 GLM = ("<|begin_of_video|>", "<|end_of_video|>")
@@ -569,6 +569,116 @@ def test_metadata_that_are_given_stay_as_they_are_9_18() -> None:
     assert about.frames_indices == [0, 8, 15]
 
 
+@this_version
+def test_cosmos3_edge_takes_text_without_a_picture() -> None:
+    mine = processor("cosmos3-edge", tokenizer=tokenizer())
+    reference = theirs("cosmos3-edge", mine)
+    for text, options in (("what is this", {}), (["what is", "this"], {"padding": True, "return_tensors": "pt"})):
+        assert_same(mine(text=text, **options), reference(text=text, **options))
+    # "user", ":", " this", " "
+    assert mine.plan(talk({"type": "text", "text": "this"})).tokens == (4,)
+
+
+@this_version
+@pytest.mark.parametrize("name", [name for name in ALL if name not in ("minicpm-v4.7", "neomme")])
+def test_a_picture_that_fits_is_taken_without_resizing(name: str) -> None:
+    mine = ours(name)
+    begin, end = WRAPPED.get(name, QWEN)
+    picture = Image.fromarray(photos()[0])
+    for _ in range(5):  # some rules make another size of their own
+        height, width = plan(picture, small(name), conflict="family").resized
+        picture = picture.resize((width, height))
+    inputs = {"text": f"what is {begin}{mine.image_token}{end}", "images": [picture], "return_tensors": "pt"}
+    assert_same(mine(**inputs, do_resize=False), theirs(name, mine)(**inputs, do_resize=False))
+    assert_same(mine(**inputs, do_resize=False), mine(**inputs))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_pixels_of_0_to_255_are_bytes_in_any_dtype_and_order(dtype: type) -> None:
+    mine, picture = ours("qwen2-vl"), photos()[0]
+    expected = mine(text=mine.image_token, images=Image.fromarray(np.ascontiguousarray(picture[:, ::-1])))
+    for one in (picture.astype(dtype)[:, ::-1], torch.from_numpy(picture.astype(dtype)).flip(1)):
+        assert_equal(mine(text=mine.image_token, images=one), expected)
+
+
+@this_version
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+@pytest.mark.parametrize("name", THREE)
+def test_a_clip_of_qwen_vl_utils_is_taken_without_resizing(name: str, dtype: torch.dtype) -> None:
+    mine = ours(name)
+    height, width = 6 * small(name).factor, 10 * small(name).factor
+    frames, about = clip(4, height, width)
+    inputs: dict[str, Any] = {
+        "text": f"what is {mine.video_token}",
+        "videos": [frames.to(dtype)],
+        "video_metadata": [about],
+        "do_sample_frames": False,
+        "do_resize": False,
+        "return_tensors": "pt",
+    }
+    assert_same(mine(**inputs), theirs(name, mine)(**inputs))
+    message = f"do_resize is False and clip 0 is {height - 1} high x {width} wide; expected a size that {name} keeps"
+    with pytest.raises(ValueError, match=message):
+        mine(**inputs | {"videos": [frames[:, :, 1:]]})
+
+
+@pytest.mark.parametrize("name", THREE)
+def test_clips_and_pages_of_our_own_kinds_stand_in_messages(name: str, tmp_path: Path) -> None:
+    mine, file = ours(name), tmp_path / "page.pdf"
+    Image.fromarray(photos()[1]).save(file)
+    (page,) = pdf_pages(file)
+    frames, _ = clip(4, 70, 130)
+    footage = clip_of(frames, fps=4)
+    messages = talk({"type": "video", "video": footage}, {"type": "image", "image": page})
+    made = mine.apply_chat_template(messages, tokenize=True, return_dict=True)
+    prompt = mine.apply_chat_template(messages)
+    about = {"total_num_frames": 4, "fps": 4.0, "frames_indices": [0, 1, 2, 3]}
+    seen = {"videos": [frames], "video_metadata": [about], "do_sample_frames": False}
+    assert_equal({**made}, {**mine(text=prompt, images=[page], **seen)})
+    assert mine.plan(messages).tokens == (len(made["input_ids"][0]),)
+    assert isinstance(messages[0]["content"][0]["video"], Clip)
+
+
+TOOLS = [{"type": "function", "function": {"name": "this", "description": "what", "parameters": {}}}]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"add_generation_prompt": True},
+        {"continue_final_message": True},
+        {"tools": TOOLS},
+        {"chat_template": "what is <|image_pad|>{{ messages[0].role }}"},
+        {"thinking": True},
+        {"processor_kwargs": {"max_pixels": 28 * 28 * 9, "min_pixels": 784}},
+        {"processor_kwargs": {"padding": "max_length", "max_length": 300}, "add_generation_prompt": True},
+    ],
+    ids=str,
+)
+def test_options_of_the_template_count_in_a_plan(options: dict[str, Any]) -> None:
+    mine = ours("qwen2-vl")
+    extra = "{% if tools %}{{ tools[0].function.name }} {{ tools | length }} {% endif %}{% if thinking %}5 5{% endif %}"
+    mine.chat_template = extra + TEMPLATE
+    answer = {"role": "assistant", "content": [{"type": "text", "text": "is this"}]}
+    messages = [*talk({"type": "image", "image": photos()[0]}, {"type": "text", "text": "what"}), answer]
+    made = mine.apply_chat_template(messages, tokenize=True, return_dict=True, **options)
+    plain = mine.plan(messages)
+    assert mine.plan(messages, **options).tokens == (sum(made["attention_mask"][0]),)
+    assert mine.plan(messages, **options).tokens != plain.tokens
+
+
+def test_an_option_that_nobody_knows_is_refused_by_a_plan() -> None:
+    mine = ours("qwen2-vl")
+    messages = talk({"type": "image", "image": photos()[0]})
+    for options in ({"bogus": 1}, {"add_generation_promt": True}, {"processor_kwargs": {"max_pixel": 784}}):
+        with pytest.raises(TypeError, match="is no word of the chat template and no option of Qwen2VLProcessor"):
+            mine.plan(messages, **options)
+    with pytest.raises(ValueError, match="messages is empty"):
+        mine.plan([])
+    with pytest.raises(TypeError, match="messages"):
+        mine.plan("what is this")
+
+
 # ---------------------------------------------------------------------------------------------------------- bad input
 
 
@@ -623,7 +733,9 @@ def test_wrong_settings_and_sources_are_refused(tmp_path: Path) -> None:
     mine = ours("qwen2-vl")
     inputs: dict[str, Any] = {"text": mine.image_token, "images": photos()[0]}
     for options, message in (
-        ({"do_resize": False}, "do_resize is False; only True is built for qwen2-vl"),
+        ({"do_resize": False}, "do_resize is False and picture 0 is 170 high x 310 wide; expected a size .* 168 x 308"),
+        ({"do_rescale": False}, "do_rescale is False; only True is built for qwen2-vl"),
+        ({"do_normalize": False}, "do_normalize is False; only True is built for qwen2-vl"),
         ({"size": {"height": 28, "width": 56}}, "expected shortest_edge and longest_edge, in pixels in all"),
         ({"resample": 2}, "resample is .*2.*; only 3 is built for qwen2-vl"),
     ):
@@ -648,3 +760,65 @@ def test_wrong_settings_and_sources_are_refused(tmp_path: Path) -> None:
         mine(text=mine.video_token, videos=[clip(5, 70, 90)[0]], video_metadata=[clip(4, 70, 90)[1]])
     with pytest.raises(ValueError, match="expected a file here, as clips are not fetched"):
         mine(text=mine.video_token, videos=["https://example.org/clip.mp4"])
+
+
+def test_sources_and_tokenizers_of_other_kinds_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="tokenizer is 'gpt2'; expected a tokenizer of transformers"):
+        processor("qwen2-vl", tokenizer="gpt2")
+    ours("qwen2-vl").save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"has no config\.json, which names the model"):
+        processor(tmp_path)
+    plain = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.WordLevel({"<unk>": 0, "what": 1}, unk_token="<unk>")), unk_token="<unk>"
+    )
+    mine = processor("qwen2-vl", tokenizer=plain)
+    assert mine(text="what")["input_ids"] == [[1]]
+    with pytest.raises(ValueError, match=r"images came, and the tokenizer has no <\|image_pad\|>; expected the one of"):
+        mine(text=mine.image_token, images=photos()[0])
+
+
+@pytest.mark.parametrize("name", ["image_token_id", "video_token_id"])
+def test_a_configuration_of_another_tokenizer_is_named_as_the_cause(name: str, tmp_path: Path) -> None:
+    config = copy.deepcopy(config_of(MODELS["qwen2-vl"]))
+    written = getattr(config, name)
+    setattr(config, name, 77)
+    ours("qwen2-vl").save_pretrained(tmp_path)
+    config.save_pretrained(tmp_path)
+    mine = processor(tmp_path)
+    inputs: dict[str, Any] = {
+        "text": f"{mine.image_token} is {mine.video_token}",
+        "images": photos()[0],
+        "videos": [clip(4, 70, 90)[0]],
+    }
+    assert mine(**inputs)["input_ids"]
+    with pytest.raises(ValueError, match=rf"{name} of the configuration is 77, and the tokenizer has {written}"):
+        mine(**inputs, return_positions=True)
+
+
+@pytest.mark.skipif("glm4v" not in MODELS, reason="this version of transformers has no GLM-4.1V")
+def test_a_configuration_with_other_words_around_clips_is_named_as_the_cause(tmp_path: Path) -> None:
+    config = copy.deepcopy(config_of(MODELS["glm4v"]))
+    config.video_start_token_id = 77
+    ours("glm4v").save_pretrained(tmp_path)
+    config.save_pretrained(tmp_path)
+    mine = processor(tmp_path)
+    inputs: dict[str, Any] = {"text": GLM[0] + mine.video_token + GLM[1], "videos": [clip(4, 70, 90)[0]]}
+    seen = {"video_metadata": [clip(4, 70, 90)[1]], "do_sample_frames": False, "return_positions": True}
+    with pytest.raises(ValueError, match="video_start_token_id of the configuration is 77, and the tokenizer has 509"):
+        mine(**inputs, **seen)
+
+
+def test_rates_and_sizes_that_are_none_are_refused(tmp_path: Path) -> None:
+    mine, frames = ours("qwen2-vl"), clip(5, 70, 90)[0]
+    with pytest.raises(ValueError, match="fps of video_metadata is 0; expected a finite number above 0"):
+        mine(text=mine.video_token, videos=[frames], video_metadata=[{"total_num_frames": 5, "fps": 0.0}])
+    with pytest.raises(ValueError, match="fps is -1; expected a finite number above 0"):
+        mine(text=mine.video_token, videos=[frames], fps=-1)
+    picture = tmp_path / "page.png"
+    Image.fromarray(photos()[0]).save(picture)
+    with pytest.raises(ValueError, match=r"video is '.*page\.png', without a frame rate"):
+        mine(text=mine.video_token, videos=[str(picture)], fps=2, do_sample_frames=True)
+    with pytest.raises(TypeError, match="size is 5; expected"):
+        mine.image_processor(photos()[0], size=5)
+    with pytest.raises(ValueError, match="text is None and return_positions is True"):
+        mine(images=photos()[0], return_positions=True)

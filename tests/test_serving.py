@@ -20,7 +20,8 @@ import transformers
 from every_family import config_of, installed
 from pictures import photograph
 from PIL import Image
-from tiny_models import IMAGE, VIDEO, VISION_END, VISION_START, tiny_config
+from test_processor import ours
+from tiny_models import IMAGE, VIDEO, VISION_END, VISION_START, tiny_config, tiny_model
 
 import mrope
 from mrope.hf import chat_request, vllm_positions
@@ -128,6 +129,42 @@ def test_several_rows_and_pictures_without_grids_are_refused() -> None:
         vllm_positions({"input_ids": [A, IMAGE]}, tiny_config("qwen2-vl"))
 
 
+def test_configurations_inputs_and_tokens_of_other_kinds_are_refused() -> None:
+    config = tiny_config("qwen2.5-vl")
+    for other in (config.to_dict(), "qwen2.5-vl", None, tiny_model("qwen2.5-vl")):
+        with pytest.raises(TypeError, match=r"config is a \w+; expected the transformers configuration of a model"):
+            vllm_positions({"input_ids": [A, B]}, other)
+    for other in (None, [A, B]):
+        with pytest.raises(TypeError, match=r"inputs|type"):
+            vllm_positions(other, config)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"input_ids is of torch.float32; expected whole numbers"):
+        vllm_positions({"input_ids": [A, 1.5]}, config)
+    with pytest.raises(ValueError, match=r"inputs hold image_grid; expected only input_ids, .*image_grid_thw"):
+        vllm_positions({"input_ids": [A, B], "image_grid": [[1, 4, 6]]}, config)
+
+
+@pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")  # transformers hands tensors to numpy
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_what_a_processor_gives_is_taken_whole(name: str) -> None:
+    mine = ours(name)
+    picture = photograph("coffee").resize((310, 170))
+    frames = torch.zeros(6, 3, 70, 130, dtype=torch.uint8)
+    metadata = {"total_num_frames": 6, "fps": 2.0, "frames_indices": list(range(6))}
+    made = mine(
+        text=f"what {mine.image_token} is {mine.video_token} this",
+        images=picture,
+        videos=[frames],
+        video_metadata=[metadata],
+        do_sample_frames=False,
+        return_tensors="pt",
+        return_positions=True,
+    )
+    assert "pixel_values_videos" in made
+    ids, delta = vllm_positions(made, tiny_config(name))
+    assert torch.equal(ids, made["position_ids"][:, 0])
+    assert delta == int(made["position_ids"].max()) + 1 - ids.shape[1]
+
+
 @pytest.mark.skipif(not installed("hunyuan_vl"), reason="this transformers has no HunYuan-VL")
 def test_families_for_which_vllm_has_other_rules_are_refused() -> None:
     with pytest.raises(ValueError, match=r"hunyuan_vl is a XdLayout; expected a GridLayout"):
@@ -153,7 +190,7 @@ def talk(*sources: Any) -> list[dict[str, Any]]:
 
 
 @contextmanager
-def server(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any, dict[str, Any]]]]]:
+def server(status: int = 200, said: bytes | None = None) -> Iterator[tuple[str, list[tuple[str, Any, dict[str, Any]]]]]:
     """A server that notes what comes, and its address."""
     seen: list[tuple[str, Any, dict[str, Any]]] = []
 
@@ -162,7 +199,7 @@ def server(status: int = 200) -> Iterator[tuple[str, list[tuple[str, Any, dict[s
             body = self.rfile.read(int(self.headers["Content-Length"]))
             seen.append((self.path, self.headers, json.loads(body)))
             answer = {"choices": [{"message": {"role": "assistant", "content": "[84, 28, 140, 56]"}}]}
-            data = json.dumps(answer if status == 200 else {"error": "no such model"}).encode()
+            data = said or json.dumps(answer if status == 200 else {"error": "no such model"}).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -260,3 +297,99 @@ def test_what_is_refused() -> None:
         request.send("file:///x")
     with server(404) as (url, _), pytest.raises(RuntimeError, match=r"the server answered 404: .*no such model"):
         request.send(url)
+
+
+QUESTION: list[dict[str, Any]] = [{"role": "user", "content": "hello"}]
+
+
+def test_too_few_tokens_a_picture_are_refused_by_the_name_that_they_were_given() -> None:
+    picture, family = np.zeros((1000, 700, 3), dtype=np.uint8), mrope.family("qwen3-vl")
+    with pytest.raises(ValueError, match=r"^picture_tokens is 20; expected at least 64$"):
+        chat_request(talk(picture), family, model="served", picture_tokens=20)
+    with pytest.raises((TypeError, ValueError), match=r"picture_tokens"):
+        chat_request(talk(picture), family, model="served", picture_tokens=1.5)  # pyright: ignore[reportArgumentType]
+    # 9 x 6 tokens of 32 pixels are fewer than the least, 64.
+    message = r"becomes \(288, 192\) .* make \(320, 224\) of that: expected a size that stays, which picture_tokens="
+    with pytest.raises(ValueError, match=message) as refused:
+        chat_request(talk(picture), family, model="served", picture_tokens=64)
+    would_do = int(str(refused.value).partition("picture_tokens=")[2].split()[0])
+    (planned,) = chat_request(talk(picture), family, model="served", picture_tokens=would_do).plans
+    assert 64 <= planned.tokens <= would_do < 100
+
+
+def test_a_family_may_be_named() -> None:
+    picture = np.zeros((300, 500, 3), dtype=np.uint8)
+    named = chat_request(talk(picture), "qwen2.5-vl", model="served")
+    assert named.body == chat_request(talk(picture), mrope.family("qwen2.5-vl"), model="served").body
+
+
+def test_calls_of_tools_have_no_content() -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    messages: list[dict[str, Any]] = [
+        *QUESTION,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "5"},
+        {"role": "assistant", "tool_calls": [call]},
+    ]
+    assert chat_request(messages, mrope.family("qwen2-vl"), model="served").body["messages"] == messages
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        (QUESTION[0], "messages"),
+        ("hello", "messages"),
+        ([{"content": "hello"}], "message 0 is .*; expected"),
+        ([QUESTION], "message|type"),
+        ([{"role": "assistant"}], "content of message 0 is None; expected text, or a list of parts"),
+        ([{"role": "user", "content": None}], "content of message 0 is None"),
+        ([{"role": "user", "content": 5}], "content of message 0 is 5"),
+        ([{"role": "user", "content": ["hello"]}], "message 0 has a part 'hello'; expected"),
+        ([{"role": "user", "content": [{"type": "text", "text": 5}]}], "message 0 has a part of type 'text'"),
+    ],
+    ids=str,
+)
+def test_messages_of_other_kinds_are_refused(messages: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        chat_request(messages, mrope.family("qwen2-vl"), model="served")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": None}, "model"),
+        ({"model": ""}, "model is ''; expected the name of the served model"),
+        ({"family": None}, "family"),
+        ({"family": "qwen9-vl"}, "unknown family 'qwen9-vl'"),
+        ({"temperature": float("nan")}, "the fields temperature are no JSON"),
+        ({"seed": np.int64(3)}, "the fields seed are no JSON: .*int64"),
+    ],
+    ids=str,
+)
+def test_fields_of_other_kinds_are_refused(options: dict[str, Any], message: str) -> None:
+    given = {"family": mrope.family("qwen2-vl"), "model": "served"} | options
+    with pytest.raises((TypeError, ValueError), match=message):
+        chat_request(QUESTION, **given)
+
+
+def test_addresses_and_answers_of_other_kinds() -> None:
+    family = mrope.family("qwen2-vl")
+    request = chat_request(QUESTION, family, model="served")
+    with server() as (url, seen):
+        for end in ("", "/", "/chat/completions", "/chat/completions/"):
+            request.send(url + end)
+        streamed = chat_request(QUESTION, family, model="served", stream=True)
+        with pytest.raises(ValueError, match="stream is True; expected a request without it"):
+            streamed.send(url)
+        with pytest.raises(ValueError, match="messages is empty"):
+            chat_request([], family, model="served").send(url)
+    assert [path for path, _, _ in seen] == ["/v1/chat/completions"] * 4
+    with pytest.raises(TypeError, match="url"):
+        request.send(None)  # pyright: ignore[reportArgumentType]
+    for said in (b"<html>busy</html>", b"[1, 2]"):
+        with (
+            server(said=said) as (url, _),
+            pytest.raises(RuntimeError, match="answered 200 and no JSON object") as what,
+        ):
+            request.send(url)
+        assert said.decode() in str(what.value)

@@ -17,12 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mrope.checks import positive
 from mrope.families import Family
-from mrope.hf.processors.settings import Kind, tuned
+from mrope.families.settings import Kind, tuned
 from mrope.spans import Sliced
 from mrope.vision import (
     Clip,
+    PdfPage,
     Plan,
+    Resized,
     clip_of,
     measure_clip,
     patchify,
@@ -106,13 +109,32 @@ class _Pixels(Made):
         for name, other in (("fps", "num_frames"), ("num_frames", "fps")):
             if name in given and other not in given:
                 own[other] = None  # one of them says how many frames are looked at
+        if isinstance(given.get("fps"), (int, float)):
+            positive("fps", given["fps"])
+        if "size" in given and not hasattr(given["size"], "keys"):
+            raise TypeError(f'size is {given["size"]!r:.80}; expected {{"shortest_edge": ..., "longest_edge": ...}}')
         if "size" in given:  # the other words for it, in the processors of older versions
             own |= {"min_pixels": None, "max_pixels": None}
         return own | given
 
     def tuned(self, **options: Any) -> Family:
         """The family as this processor is set, with the settings of a call."""
-        return tuned(self.record, self.settings(options), self.kind)
+        return self._tuned(self.settings(options))
+
+    def _tuned(self, settings: Mapping[str, Any]) -> Family:
+        """The family by these settings; without resizing it is the same, and `_check_kept` has a look at sizes."""
+        kept = settings.get("do_resize") is False and self.record.slices is None
+        return tuned(self.record, {**settings, "do_resize": True} if kept else settings, self.kind)
+
+    def _check_kept(self, settings: Mapping[str, Any], plans: Sequence[Plan]) -> None:
+        """Refuse sizes that the family would change where nothing is to be resized."""
+        for number, one in enumerate(plans):
+            if settings.get("do_resize") is False and one.original != one.resized:
+                (height, width), (best_height, best_width) = one.original, one.resized
+                raise ValueError(
+                    f"do_resize is False and {self.kind} {number} is {height} high x {width} wide; expected a size "
+                    f"that {self.record.name} keeps, here {best_height} x {best_width}, or do_resize=True"
+                )
 
 
 _CLASS_SETTINGS = ("rescale_factor", "spatial_patch_size", "max_image_size")
@@ -130,7 +152,7 @@ class Images(_Pixels):
         from transformers import BatchFeature
 
         settings = self.settings(options)
-        family = tuned(self.record, settings, self.kind)
+        family = self._tuned(settings)
         pictures = [_picture(one) for one in pictures_of(images)]
         planned = _PLANNING.get()
         if planned is None:
@@ -140,6 +162,7 @@ class Images(_Pixels):
         else:
             plans, values = tuple(plan(one, family, conflict="family") for one in pictures), {}
             planned.images += plans
+        self._check_kept(settings, plans)
         grids = [list(part.grid) for one in plans for part in one.parts]
         kept: list[str] = []
         if family.resize == "slices":
@@ -165,7 +188,7 @@ class Videos(_Pixels):
         from transformers import BatchFeature
 
         settings = self.settings(options)
-        family = tuned(self.record, settings, self.kind)
+        family = self._tuned(settings)
         clips = [one.clip if isinstance(one, Named) else one for one in clips_of(videos)]
         given = _metadata(settings.get("video_metadata"), len(clips))
         planned = _PLANNING.get()
@@ -181,6 +204,7 @@ class Videos(_Pixels):
                 values.append(patches.values)
             else:
                 plans.append(plan_video(footage, family, conflict="family"))
+        self._check_kept(settings, plans)
         data: dict[str, Any] = {}
         if planned is None:
             data["pixel_values_videos"] = _shaped(torch.cat(values) if len(values) > 1 else values[0], family, plans)
@@ -208,6 +232,7 @@ class Videos(_Pixels):
         self, clip: Any, about: VideoMetadata | None, settings: Mapping[str, Any], *, pixels: bool
     ) -> tuple[Clip, VideoMetadata]:
         """The frames that are looked at, and what is known of them; blank frames of a file if no pixels are wanted."""
+        clip = _as_bytes(clip)
         about = _known_of(clip) if about is None or isinstance(clip, (*_FILE, Clip)) else about
         assert about is not None
         if settings.get("do_sample_frames") and not isinstance(clip, Clip):
@@ -216,7 +241,7 @@ class Videos(_Pixels):
                     f"video_metadata has total_num_frames {about.total_num_frames} for {len(clip)} frames; expected "
                     "those of the whole clip, or do_sample_frames=False for frames that were picked already"
                 )
-            chosen = indices = np.asarray(self._picks(about, settings)).astype(int).tolist()
+            chosen = indices = np.asarray(self._picks(clip, about, settings)).astype(int).tolist()
         else:
             chosen = list(range(about.total_num_frames if isinstance(clip, _FILE) else _count(clip)))
             indices = chosen if about.frames_indices is None else list(about.frames_indices)
@@ -238,16 +263,18 @@ class Videos(_Pixels):
             frames = torch.zeros(1, 1, 1, 1, dtype=torch.uint8).expand(len(chosen), 3, height, width)
         return Clip(frames=frames, seconds=torch.tensor(seconds, dtype=torch.float64), rate=about.sampled_fps), about
 
-    def _picks(self, about: VideoMetadata, settings: Mapping[str, Any]) -> Any:
+    def _picks(self, clip: Any, about: VideoMetadata, settings: Mapping[str, Any]) -> Any:
         """The frames that the family's own video processor picks."""
         rule = {name: value for name, value in settings.items() if name not in ("video_metadata", "do_sample_frames")}
         sampling = self.record.sampling
         if sampling is not None and sampling.rule == "spaced" and rule.get("fps") is rule.get("num_frames") is None:
             rule["fps"] = sampling.fps  # transformers 5.24 compares None with a number
         if about.fps is None and rule.get("fps") is not None:
+            if isinstance(clip, _FILE):
+                raise ValueError(f"video is {clip!r:.80}, without a frame rate; expected a clip, or a list of frames")
             raise ValueError(
                 "video_metadata has no fps; expected it, say video_metadata=[{'total_num_frames': 90, 'fps': 30}], or "
-                "do_sample_frames=False for frames that were picked already"
+                "for frames that were picked already mrope.vision.clip_of(frames, fps=2) or do_sample_frames=False"
             )
         return self.sample_frames(metadata=about, **rule)  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -263,6 +290,8 @@ class Named(str):
 
 def named(clip: Any) -> Named:
     """`clip` with a name, which is its own where it is a path."""
+    if isinstance(clip, Named):
+        return clip
     made = Named(os.fsdecode(clip) if isinstance(clip, (str, os.PathLike)) else "clip")
     made.clip = clip
     return made
@@ -272,9 +301,22 @@ def framed(picture: Any) -> Any:
     """`picture` where transformers wants a PIL image: one of a single pixel that knows it."""
     from PIL import Image
 
+    if hasattr(picture, "picture"):
+        return picture
     made = Image.new("L", (1, 1))
     made.picture = picture  # pyright: ignore[reportAttributeAccessIssue]
     return made
+
+
+def held(messages: Any) -> Any:
+    """`messages` with stand-ins for our clips and pictures, which are dataclasses: transformers makes dicts of such."""
+    if isinstance(messages, dict):
+        return {key: held(value) for key, value in messages.items()}
+    if isinstance(messages, (list, tuple)):
+        return [held(one) for one in messages]
+    if isinstance(messages, Clip):
+        return named(messages)
+    return framed(messages) if isinstance(messages, (PdfPage, Resized)) else messages
 
 
 def pictures_of(images: Any) -> list[Any]:
@@ -317,7 +359,18 @@ def _picture(picture: Any) -> Any:
         from transformers.image_utils import load_image
 
         return load_image(picture)
-    return picture
+    return _as_bytes(picture)
+
+
+def _as_bytes(pixels: Any) -> Any:
+    """An array of whole numbers of 0 to 255 in floating point, as qwen-vl-utils makes of a clip, as uint8."""
+    values = pixels
+    if isinstance(pixels, np.ndarray) and pixels.dtype.kind == "f":
+        values = torch.from_numpy(np.ascontiguousarray(pixels))
+    if not isinstance(values, Tensor) or not values.is_floating_point():
+        return pixels
+    made = values.to(torch.uint8)
+    return made if values.numel() and made.max() > 1 and torch.equal(made.to(values.dtype), values) else pixels
 
 
 def _count(frames: Any) -> int:
@@ -356,7 +409,11 @@ def _metadata(given: Any, clips: int) -> list[VideoMetadata | None]:
     flat = [one for row in rows for one in (row if isinstance(row, (list, tuple)) else [row])]
     if len(flat) != clips:
         raise ValueError(f"video_metadata has {len(flat)} entries for {clips} clips; expected one a clip")
-    return [VideoMetadata(**dict(one)) for one in flat]
+    made: list[VideoMetadata | None] = [VideoMetadata(**dict(one)) for one in flat]
+    for one in made:
+        if one is not None and one.fps is not None:
+            positive("fps of video_metadata", one.fps)
+    return made
 
 
 def _slices(planned: Plan) -> list[int]:

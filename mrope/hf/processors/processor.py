@@ -17,19 +17,21 @@ from typing import Any
 import torch
 
 from mrope.families import Family, family, family_names
+from mrope.families.settings import Kind, options_of
 from mrope.hf.processors.pixels import (
     Images,
     Made,
     Videos,
     clips_of,
     framed,
+    held,
     named,
     pictures_of,
     planning,
     subclass,
     turned_into,
 )
-from mrope.hf.processors.settings import Kind, limits_words, stated_in, template_in
+from mrope.hf.processors.settings import limits_words, stated_in, template_in
 from mrope.hf.reading import read_positions, record_of
 from mrope.layouts import CanvasLayout, OmniLayout, XdLayout
 from mrope.vision import Plan
@@ -98,15 +100,25 @@ def processor(source: str | os.PathLike[str] | Family, *, tokenizer: Any = None)
     are sampled without `fps` as the family does (Qwen2-VL), the metadata that are given are not written to, and
     Cosmos3-Edge gives `mm_token_type_ids` and takes clips.
 
+    Refused is what transformers takes and the weights were not trained with, or what would have to be guessed:
+    `do_resize=False` where the family would resize a picture or clip (a size that it keeps is taken, so that those of
+    qwen-vl-utils are), `do_rescale=False`, `do_normalize=False`, another `resample` or `rescale_factor`; pixels in
+    floating point that are neither shares from 0 to 1 nor whole numbers of 0 to 255; media without a placeholder each;
+    and frames that are to be sampled and come without their frame rate (Qwen3-VL; `mrope.vision.clip_of` makes a clip
+    of frames that were picked already).
+
     Args:
-        source: a checkpoint's folder, whose own files give limits, tokenizer and chat template; or the name of a family
-            or its record, whose limits count.
+        source: a checkpoint's folder, whose own files give limits, tokenizer and chat template, with its config.json;
+            or the name of a family or its record, whose limits count.
         tokenizer: of transformers, with the family's special tokens; needed with a family, and instead of a folder's.
 
     Raises:
+        TypeError: the source or the tokenizer is of another kind.
         ValueError: neither a folder nor a family; no tokenizer; a setting of a checkpoint that is not built here; or
             this version of transformers does not have the family's processor.
     """
+    if tokenizer is not None and not hasattr(tokenizer, "convert_tokens_to_ids"):
+        raise TypeError(f"tokenizer is {tokenizer!r:.80}; expected a tokenizer of transformers")
     if isinstance(source, Family) or source in family_names():
         record = source if isinstance(source, Family) else family(str(source))
         if tokenizer is None:
@@ -117,6 +129,11 @@ def processor(source: str | os.PathLike[str] | Family, *, tokenizer: Any = None)
     folder = Path(source)
     if not folder.is_dir():
         raise ValueError(f"source is {os.fspath(source)!r}; expected a folder or one of {', '.join(family_names())}")
+    if not (folder / "config.json").exists():
+        raise ValueError(
+            f"{folder} has no config.json, which names the model; expected a checkpoint's folder: save the model's "
+            "configuration there, too"
+        )
     from transformers import AutoConfig, AutoProcessor
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
@@ -143,37 +160,14 @@ def _of_record(record: Family, tokenizer: Any) -> Any:
     whole, images, *videos = classes
     assert whole is not None
     assert images is not None
-    parts = {"tokenizer": tokenizer, "image_processor": images(**_options(record, "picture"))}
+    parts = {"tokenizer": tokenizer, "image_processor": images(**options_of(record, "picture"))}
     if videos:
-        parts["video_processor"] = videos[0](**_options(record, "clip"))  # pyright: ignore[reportOptionalCall]
+        parts["video_processor"] = videos[0](**options_of(record, "clip"))  # pyright: ignore[reportOptionalCall]
     if isinstance(record.layout, OmniLayout):
         parts["feature_extractor"] = transformers.WhisperFeatureExtractor(
             feature_size=128, return_attention_mask=True, sampling_rate=16000
         )
     return whole(**parts, chat_template=getattr(tokenizer, "chat_template", None))
-
-
-def _options(record: Family, kind: Kind) -> dict[str, Any]:
-    """What an image or video processor of transformers must be given to do as the record says."""
-    mean, std = record.colours(kind)
-    options: dict[str, Any] = {"patch_size": record.patch, "image_mean": list(mean), "image_std": list(std)}
-    if record.slices is not None:
-        return options | dict(zip(("scale_resolution", "max_slice_nums"), record.slices, strict=True))
-    if record.resize == "padded":
-        return options
-    frames = record.temporal_patch
-    if kind == "picture":
-        counted = frames if record.resize == "volume" else 1
-        limits = tuple(limit * counted for limit in record.pixel_limits)
-    else:
-        assert record.video_pixels is not None
-        limits, frames = record.video_pixels, frames * record.temporal_merge
-        if record.name == "ernie4.5-vl":
-            options["draw_on_frames"] = False
-        if record.frame_pixels is not None:
-            options["max_image_size"] = {"longest_edge": record.frame_pixels}
-    options["size"] = dict(zip(("shortest_edge", "longest_edge"), limits, strict=True))
-    return options | {"merge_size": record.merge, "temporal_patch_size": frames}
 
 
 def _filled(made: Any, record: Family, config: Any, folder: Path | None) -> Any:
@@ -213,7 +207,8 @@ class _Processor(Made):
     sources: dict[str, str]
     tokenizer: Any
     image_processor: Any
-    apply_chat_template: Any
+    chat_template: Any
+    valid_processor_kwargs: Any
 
     @property
     def family(self) -> Family:
@@ -245,26 +240,61 @@ class _Processor(Made):
                 given[name] = [stand_in(one) for one in found]
         made = super().__call__(**given)  # pyright: ignore[reportAttributeAccessIssue]
         if return_positions and "position_ids" not in made:
+            if "input_ids" not in made:
+                raise ValueError("text is None and return_positions is True; expected text, which has positions")
             made["position_ids"] = self._positions(made)
         return made
 
-    def plan(self, messages: Sequence[Any], **options: Any) -> PlannedPrompt:
+    def apply_chat_template(self, conversation: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().apply_chat_template(held(conversation), *args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def plan(
+        self, messages: Sequence[Any], *, processor_kwargs: Mapping[str, Any] | None = None, **options: Any
+    ) -> PlannedPrompt:
         """The plans and tokens of a conversation, or of each of several, before any picture or clip is decoded.
 
         Args:
             messages: what `apply_chat_template` takes.
-            options: what a call takes, such as `size` or `fps`.
+            processor_kwargs: what a call takes, such as `size` or `fps`.
+            options: what `apply_chat_template` takes, such as `add_generation_prompt`, `tools` and words of the
+                template; what a call takes may stand among them.
+
+        Raises:
+            TypeError: `messages` is no list, or an option is none of theirs.
+            ValueError: there are no messages, or what a call refuses.
 
         >>> plans = processor.plan(messages)  # doctest: +SKIP
         >>> plans.images[0].grid, plans.tokens  # doctest: +SKIP
         ((1, 34, 46), (412,))
         """
+        if not isinstance(messages, (list, tuple)):
+            raise TypeError(f"messages is {messages!r:.80}; expected a list of messages, or of conversations")
+        if not messages:
+            raise ValueError("messages is empty; expected at least one")
+        template = f"{self.chat_template} {options.get('chat_template')}"
+        known, words, call = self._call_options(), {}, dict(processor_kwargs or {})
+        for name, value in options.items():
+            written = name in _TEMPLATE or (name not in known and re.search(rf"\b{re.escape(name)}\b", template))
+            (words if written else call)[name] = value
+        if unknown := sorted(call.keys() - known):
+            raise TypeError(
+                f"{unknown[0]} is no word of the chat template and no option of {type(self).__name__}; expected what "
+                "apply_chat_template or a call takes"
+            )
         with planning() as planned:
-            made = self.apply_chat_template(messages, tokenize=True, return_dict=True, processor_kwargs=options)
+            made = self.apply_chat_template(messages, tokenize=True, return_dict=True, processor_kwargs=call, **words)
         masks = made.get("attention_mask")
         rows = made["input_ids"] if masks is None else masks
         tokens = tuple(len(row) if masks is None else int(sum(row)) for row in rows)
         return PlannedPrompt(tuple(planned.images), tuple(planned.videos), tokens)
+
+    def _call_options(self) -> set[str]:
+        """What a call takes beside text and media."""
+        stated = self.valid_processor_kwargs.__annotations__
+        parts = [getattr(self, f"{name}_processor", None) for name in ("image", "video")]
+        groups = [*stated.values(), *(part.valid_kwargs for part in parts if part is not None)]
+        known = {name for group in groups for name in getattr(group, "__annotations__", ())}
+        return known | set(stated) | {"min_pixels", "max_pixels", "return_positions"}
 
     def _check_counts(self, name: str, rows: Sequence[str], media: Any, several: Any) -> None:
         """Refuse pictures without a placeholder, and placeholders without a picture."""
@@ -277,6 +307,8 @@ class _Processor(Made):
         nested = isinstance(media, (list, tuple)) and len(media) == len(rows) and name == "images"
         nested = nested and all(isinstance(one, (list, tuple)) for one in media)
         came = [len(several(one)) for one in media] if nested else [0 if media is None else len(several(media))]
+        if any(came) and self.tokenizer.convert_tokens_to_ids(token) in (None, self.tokenizer.unk_token_id):
+            raise ValueError(f"{name} came, and the tokenizer has no {token}; expected the one of {self.record.name}")
         wanted = counts if nested else [sum(counts)]
         for row, (want, have) in enumerate(zip(wanted, came, strict=True)):
             if want != have:
@@ -304,7 +336,7 @@ class _Processor(Made):
         either = re.compile(f"({re.escape(start + token + end)})|{re.escape(token)}")
         pairs = [[found[1] is not None for found in either.finditer(row)] for row in text]
         made, offsets = parent([either.sub(lambda _: token, row) for row in text], *args, **kwargs)
-        for row, wrapped in zip(offsets, pairs, strict=True):
+        for row, wrapped in zip(offsets, pairs, strict=False):  # there are none where no picture and no clip came
             left_out, clips = 0, iter(wrapped)
             for entry in row:
                 first, last = entry["span"]
@@ -322,7 +354,19 @@ class _Processor(Made):
             )
         whole = ("input_ids", "attention_mask", "mm_token_type_ids")
         ready = {name: torch.as_tensor(value) if name in whole else value for name, value in inputs.items()}
-        return read_positions(ready, _like_config(self) if self.config is None else self.config)
+        own = _like_config(self)
+        try:
+            return read_positions(ready, own if self.config is None else self.config)
+        except ValueError as error:
+            config = getattr(self.config, "thinker_config", self.config)
+            for name in _PLACEHOLDERS:
+                stated, written = getattr(config, name, None), getattr(own, name, None)
+                if None not in (stated, written) and stated != written:
+                    raise ValueError(
+                        f"{name} of the configuration is {stated}, and the tokenizer has {written}; expected the files "
+                        "of one checkpoint"
+                    ) from error
+            raise
 
 
 def _like_config(made: Any) -> SimpleNamespace:
@@ -354,3 +398,9 @@ def _like_config(made: Any) -> SimpleNamespace:
 
 
 _AROUND = ("image_start", "image_end", "slice_start", "slice_end")
+_PLACEHOLDERS = ("image_token_id", "video_token_id", "audio_token_id", "video_start_token_id", "video_end_token_id")
+# What `apply_chat_template` takes by name, but for what `plan` says itself.
+_TEMPLATE = (
+    *("chat_template", "tools", "documents", "add_generation_prompt", "continue_final_message", "return_tensors"),
+    *("return_assistant_tokens_mask", "load_audio_from_video", "sanitize_control_tokens"),
+)

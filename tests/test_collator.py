@@ -1,0 +1,359 @@
+"""Records that do not fit together are refused by their number, and those of every family's processor are taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from every_family import config_of, model_of
+from test_processor import CLIPS, MODELS, QWEN, SHOWN, TEMPLATE, WRAPPED, clip, ours, photos, theirs, this_version
+from test_training_shapes import talk
+from tiny_models import IMAGE, VIDEO, tiny_config, tiny_model
+
+from mrope import GridLayout
+from mrope.hf import Collator, plug
+from mrope.layouts import VideoRopeLayout
+from mrope.vision import clip_of
+
+# transformers hands tensors to numpy.
+pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")
+PICTURES = [name for name in MODELS if name != "minicpm-v4.7"]  # whose pictures are no grids
+ANSWERED = [name for name in PICTURES if name != "glm-image"]
+MOVING = [name for name in PICTURES if name in CLIPS]
+
+
+def shown(name: str, kind: str) -> str:
+    """The placeholder of a picture or clip, with what a prompt has around it."""
+    mine = ours(name)
+    if kind == "image":
+        begin, end = WRAPPED.get(name, QWEN)
+        return f"{begin}{mine.image_token}{end}"
+    begin, end = SHOWN.get(name, ("", ""))
+    return f"{begin}{mine.video_token}{end}"
+
+
+def picture_record(name: str, number: int = 0) -> dict[str, Any]:
+    """What the family's processor makes of a prompt with a picture."""
+    text = f"what is {shown(name, 'image')} this ?"
+    return dict(ours(name)(text=text, images=photos()[number], return_tensors="pt"))
+
+
+def clip_record(name: str, frames: int = 4, height: int = 70, width: int = 170) -> dict[str, Any]:
+    pixels, about = clip(frames, height, width)
+    seen = {"videos": [pixels], "video_metadata": [about], "do_sample_frames": False}
+    made = ours(name)(text=f"what is {shown(name, 'video')} this ?", return_tensors="pt", **seen)
+    return {key: value for key, value in made.items() if key != "video_metadata"}
+
+
+# -------------------------------------------------------------------------------------------------- pixels and grids
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_patches_that_are_not_those_of_the_pictures_are_refused(name: str) -> None:
+    collate, records = Collator(config_of(MODELS[name])), [picture_record(name), picture_record(name, 1)]
+    first, second = (record["pixel_values"] for record in records)
+    assert len(collate(records)["pixel_values"]) == len(first) + len(second)
+    # One patch too many and one too few: as many as the batch needs in all.
+    moved = [records[0] | {"pixel_values": first[:-1]}, records[1] | {"pixel_values": torch.cat([first[-1:], second])}]
+    message = rf"pixel_values of record 0 has {len(first) - 1} patches; expected {len(first)}, those of its grids"
+    with pytest.raises(ValueError, match=message):
+        collate(moved)
+    with pytest.raises(ValueError, match=rf"pixel_values of record 1 has {len(second) + 1} patches"):
+        collate([records[0], moved[1]])
+    with pytest.raises(ValueError, match=rf"pixel_values of record 0 has 0 patches; expected {len(first)}"):
+        collate([{key: value for key, value in records[0].items() if key != "pixel_values"}])
+
+
+@pytest.mark.parametrize("name", MOVING)
+def test_patches_that_are_not_those_of_the_clips_are_refused(name: str) -> None:
+    collate, records = Collator(config_of(MODELS[name])), [clip_record(name), clip_record(name, 6, 170, 70)]
+    assert records[0]["video_grid_thw"][0, 0] > 1
+    first, second = (record["pixel_values_videos"] for record in records)
+    assert torch.equal(collate(records)["pixel_values_videos"], torch.cat([first, second]))
+    moved = records[1] | {"pixel_values_videos": torch.cat([first[-1:], second])}
+    message = rf"pixel_values_videos of record 1 has {len(second) + 1} patches; expected {len(second)}"
+    with pytest.raises(ValueError, match=message):
+        collate([records[0], moved])
+
+
+def test_patches_without_a_picture_are_refused() -> None:
+    record = {"input_ids": [4, 5], "pixel_values": torch.zeros(4, 1176)}
+    with pytest.raises(ValueError, match="pixel_values of record 0 has 4 patches; expected 0"):
+        Collator(tiny_config("qwen2-vl"))([record])
+
+
+def test_patches_of_several_sizes_are_refused() -> None:
+    records = [picture_record("qwen2-vl"), picture_record("qwen2-vl", 1)]
+    records[1]["pixel_values"] = records[1]["pixel_values"][:, :588]
+    message = r"pixel_values of record 1 have \(588,\) numbers a patch; expected \(1176,\), as in record 0"
+    with pytest.raises(ValueError, match=message):
+        Collator(tiny_config("qwen2-vl"))(records)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("qwen2.5-vl", "second_per_grid_ts"), ("qwen2.5-vl", "mm_token_type_ids")], ids=str
+)
+def test_what_some_clips_have_and_others_lack_is_refused(kind: str, key: str) -> None:
+    whole, less = clip_record(kind), {name: value for name, value in clip_record(kind, 6).items() if name != key}
+    assert key in whole
+    with pytest.raises(ValueError, match=rf"record 1 has no {key}, others have; expected all or none"):
+        Collator(tiny_config(kind))([whole, less, {"input_ids": [4, 5]}])
+    assert key not in Collator(tiny_config(kind))([less, {"input_ids": [4, 5]}])
+
+
+# ------------------------------------------------------------------------------------------------ nothing to learn
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"input_ids": [4, 5, 6], "labels": [-100] * 3},
+        {"input_ids": [4, 5, 6], "labels": [4, -100, -100]},  # nothing stands before the first
+        {"input_ids": [4]},
+        {"input_ids": []},
+        {"input_ids": [4, 5], "attention_mask": [0, 0]},
+        {"input_ids": [4, 5, 6], "attention_mask": [0, 1, 1], "labels": [4, 5, -100]},
+        {"input_ids": [4, IMAGE], "image_grid_thw": [[1, 2, 2]], "pixel_values": torch.zeros(4, 1176)},
+    ],
+    ids=str,
+)
+def test_records_without_anything_to_learn_are_refused(record: dict[str, Any], pack: bool) -> None:
+    with pytest.raises(ValueError, match=r"record 1 has nothing to learn in its \d tokens; expected a label"):
+        Collator(tiny_config("qwen2-vl"), pack=pack)([{"input_ids": [4, 5]}, record])
+
+
+def test_an_answer_that_is_cut_off_whole_is_refused() -> None:
+    processor, model = ours("qwen2-vl"), tiny_model("qwen2-vl")
+    record = talk(photos()[0], ["5 3"])
+    record["messages"][0]["content"].append({"type": "text", "text": " what" * 20})
+    labels = Collator(model, processor)([record])["labels"][0]
+    first = int((labels != -100).nonzero()[0])
+    message = rf"max_length is {first}; the first token of record 0 that is to be learnt is token {first + 1}: expected"
+    with pytest.raises(ValueError, match=message):
+        Collator(model, processor, max_length=first)([record])
+    batch = Collator(model, processor, max_length=first + 1)([record])
+    assert batch["labels"][0].tolist() == [-100] * first + [int(labels[first])]
+    assert bool(model(**batch).loss.isfinite())
+
+
+# ------------------------------------------------------------------------------------- what the processors make
+
+
+@pytest.mark.parametrize("name", PICTURES)
+def test_records_of_every_familys_processor_become_a_batch(name: str) -> None:
+    config = config_of(MODELS[name])
+    records = [picture_record(name), picture_record(name, 1)]
+    batch = Collator(config, side="left")(records)
+    model = model_of(MODELS[name])
+    assert batch.keys() - {"labels", "position_ids"} == records[0].keys()
+    for row, record in enumerate(records):
+        kept = batch["attention_mask"][row].bool()
+        for key in ("input_ids", "mm_token_type_ids", "moe_mm_token_type_ids"):
+            if key in record:
+                assert torch.equal(batch[key][row, kept], record[key][0]), key
+                assert not batch[key][row, ~kept].any(), key
+        taken = {key: value for key, value in record.items() if key in model.get_rope_index.__code__.co_varnames}
+        ids, _ = model.get_rope_index(**taken)
+        assert torch.equal(batch["position_ids"][-len(ids) :, row, kept], ids[:, 0])
+    pixels = torch.cat([record["pixel_values"] for record in records])
+    assert torch.equal(batch["pixel_values"], pixels)
+    assert torch.equal(batch["image_grid_thw"], torch.cat([record["image_grid_thw"] for record in records]))
+
+
+@pytest.mark.parametrize("name", ["qwen2.5-omni", "qwen3-omni"])
+def test_clips_without_sound_of_omni_families_become_a_batch(name: str) -> None:
+    config = config_of(MODELS[name])
+    records = [clip_record(name), {"input_ids": [[24, 25, 26]]}, clip_record(name, 6, 170, 70)]
+    batch = Collator(config)(records)
+    seconds = [record["video_second_per_grid"] for record in (records[0], records[2])]
+    assert torch.equal(batch["video_second_per_grid"], torch.cat([torch.as_tensor(one) for one in seconds]))
+    positions = ours(name)._positions(records[2])[:, 0]
+    assert torch.equal(batch["position_ids"][1:, 2, : positions.shape[1]], positions)
+
+
+@pytest.mark.parametrize("name", ANSWERED)
+def test_conversations_of_every_family_become_a_batch(name: str) -> None:
+    processor = ours(name)
+    begin, end = WRAPPED.get(name, QWEN)
+    image = f"{begin}{processor.image_token}{end}"
+    processor.chat_template = TEMPLATE.replace(f"{QWEN[0]}<|image_pad|>{QWEN[1]}", image)
+    records = [talk(photos()[0], ["5 3"]), talk(photos()[1], ["7", "2 4 6"]), talk(photos()[2], ["1"])]
+    del records[2]["messages"][0]["content"][0]  # text alone
+    batch = Collator(config_of(MODELS[name]), processor)(records)
+    learnt = [processor.tokenizer.decode(row[row != -100]) for row in batch["labels"]]
+    assert [[word for word in text if word.isdigit()] for text in learnt] == [["5", "3"], ["7", "2", "4", "6"], ["1"]]
+    assert len(batch["image_grid_thw"]) == 2
+
+
+@pytest.mark.skipif("ernie4.5-vl" not in MODELS, reason="this version of transformers has no Ernie")
+def test_experts_of_ernie_are_told_apart_in_text_too() -> None:
+    records = [picture_record("ernie4.5-vl"), {"input_ids": [24, 25, 26]}]
+    batch = Collator(config_of("ernie4_5_vl_moe"), pack=True)(records)
+    expected = torch.cat([records[0]["moe_mm_token_type_ids"][0], torch.zeros(3, dtype=torch.int64)])
+    assert torch.equal(batch["moe_mm_token_type_ids"][0], expected)
+
+
+@pytest.mark.skipif("glm-image" not in MODELS, reason="this version of transformers has no GLM-Image")
+def test_conversations_of_a_family_that_answers_in_pictures_are_refused() -> None:
+    with pytest.raises(ValueError, match="record 0 has messages and glm_image answers in pictures; expected input_ids"):
+        Collator(config_of("glm_image"), ours("glm-image"))([talk(photos()[0], ["5"])])
+
+
+@this_version
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen3-vl"])
+def test_the_librarys_own_processor_makes_the_same_batch(name: str) -> None:
+    model, mine = tiny_model(name), ours(name)
+    records = [talk(photos()[0], ["5 3"]), talk(photos()[1], ["7", "2 4 6"])]
+    for record in records:
+        record["messages"][0]["content"][0]["image"] = photos()[0]
+    expected, made = (Collator(model, one)(records) for one in (mine, theirs(name, mine)))
+    assert made.keys() == expected.keys()
+    assert all(torch.equal(made[key], value) for key, value in expected.items())
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_frames_of_a_clip_are_a_record_with_their_times(name: str) -> None:
+    processor, frames = ours(name), clip(6, 70, 170)[0]
+    record = talk(photos()[0], ["5"])
+    record["messages"][0]["content"].append({"type": "video", "video": clip_of(frames, fps=4)})
+    batch = Collator(tiny_model(name), processor)([record])
+    about = {"total_num_frames": 6, "fps": 4.0, "frames_indices": list(range(6))}
+    prompt = processor.apply_chat_template(record["messages"])
+    expected = processor(
+        text=prompt,
+        images=photos()[0],
+        videos=[frames],
+        video_metadata=[about],
+        do_sample_frames=False,
+        return_tensors="pt",
+        return_positions=True,
+    )
+    for key in ("input_ids", "pixel_values", "pixel_values_videos", "video_grid_thw", "mm_token_type_ids"):
+        assert torch.equal(batch[key], expected[key]), key
+    assert torch.equal(batch["position_ids"][1:], expected["position_ids"])
+    record["messages"][0]["content"][-1]["video"] = frames
+    if name == "qwen3-vl":  # which samples by itself
+        with pytest.raises(ValueError, match=r"video_metadata has no fps; .* mrope\.vision\.clip_of\(frames, fps=2\)"):
+            Collator(tiny_model(name), processor)([record])
+
+
+# ------------------------------------------------------------------------------------------------- conversations
+
+
+def test_tools_of_a_record_reach_the_template() -> None:
+    processor = ours("qwen2-vl")
+    processor.chat_template = "{% if tools %}{{ tools[0].function.name }} {{ tools | length }} {% endif %}" + TEMPLATE
+    record = talk(photos()[0], ["5 3", "7"])
+    tools = [{"type": "function", "function": {"name": "this", "description": "what", "parameters": {}}}]
+    batch = Collator(tiny_model("qwen2-vl"), processor)([record | {"tools": tools}, record | {"tools": None}])
+    expected = processor.apply_chat_template(
+        record["messages"], tools=tools, tokenize=True, return_dict=True, return_tensors="pt"
+    )
+    assert torch.equal(batch["input_ids"][0], expected["input_ids"][0])
+    assert int(batch["attention_mask"][0].sum()) > int(batch["attention_mask"][1].sum())
+    learnt = [row[row != -100].tolist() for row in batch["labels"]]
+    assert learnt[0] == learnt[1]
+
+
+def test_columns_that_nobody_reads_are_refused_in_both_kinds_of_records() -> None:
+    collate = Collator(tiny_model("qwen2-vl"), ours("qwen2-vl"))
+    for record in (talk(photos()[0], ["5"]), {"input_ids": [4, 5], "id": 7}):
+        assert "id" in record
+        collate([record | {"images": None}])
+        with pytest.raises(ValueError, match=r"record 0 holds weight; expected only "):
+            collate([record | {"weight": 2.0}])
+
+
+def test_a_role_is_not_learnt_where_the_template_does_not_write_it_before_an_answer() -> None:
+    processor = ours("qwen2-vl")
+    processor.chat_template = TEMPLATE.partition("{% if add_generation_prompt %}")[0]
+    with pytest.raises(ValueError, match=r"turn 1 of record 0 has no beginning, as the chat template writes nothing"):
+        Collator(tiny_model("qwen2-vl"), processor)([talk(photos()[0], ["5"])])
+
+
+@pytest.mark.parametrize(
+    ("messages", "message"),
+    [
+        ([], "record 0 has no words of an assistant"),
+        ([{"role": "assistant", "content": "5"}, {"role": "user", "content": "what"}], "record 0 opens with the"),
+        ([{"content": "5"}], "messages of record 0 is .*; expected a list of"),
+        ("what is this", "messages of record 0 is 'what is this'; expected a list of"),
+        ([[{"role": "user", "content": "what"}]], "messages of record 0 is .*; expected a list of"),
+    ],
+    ids=str,
+)
+def test_conversations_of_other_kinds_are_refused(messages: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        Collator(tiny_model("qwen2-vl"), ours("qwen2-vl"))([{"messages": messages}])
+
+
+# ------------------------------------------------------------------------------------------- arguments and tokens
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        ({"input_ids": [1.5, 2.5]}, r"input_ids of record 0 is of torch\.float32; expected whole numbers"),
+        ({"input_ids": [4, 5], "labels": [4.0, 5.0]}, r"labels of record 0 is of torch\.float32"),
+        ({"input_ids": [4, 5], "attention_mask": [0.0, -9.0]}, r"attention_mask of record 0 is of torch\.float32"),
+        ({"input_ids": "what"}, "input_ids of record 0 is 'what'; expected whole numbers"),
+        ({"input_ids": [4, -1]}, "input_ids of record 0 hold -1; expected at least 0"),
+        ({"input_ids": None}, r"record 0 is \[\]; expected a mapping .* without remove_unused_columns=False"),
+        (None, "record"),
+    ],
+    ids=str,
+)
+def test_tokens_of_other_kinds_are_refused(record: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        Collator(tiny_config("qwen2-vl"))([record])
+
+
+def test_arguments_of_other_kinds_are_refused() -> None:
+    config, processor = tiny_config("qwen2-vl"), ours("qwen2-vl")
+    for model in ("qwen2-vl", None):
+        with pytest.raises(TypeError, match=r"model is .*; expected a transformers model or its configuration"):
+            Collator(model)
+    with pytest.raises(TypeError, match=r"processor is a \w*Tokenizer\w*; expected what mrope\.hf\.processor makes"):
+        Collator(config, processor.tokenizer)
+    options: dict[str, Any] = {"pack": "no", "layout": "grid"}
+    for name, value in options.items():
+        with pytest.raises(TypeError, match=name):
+            Collator(config, **{name: value})
+    config.image_token_id = 77
+    with pytest.raises(ValueError, match="processor writes 500 for a picture and the model reads 77"):
+        Collator(config, processor)
+
+
+def test_positions_of_a_record_are_made_again() -> None:
+    batch = Collator(tiny_config("qwen2-vl"))([{"input_ids": [4, 5, 6], "position_ids": [50, 51, 52]}])
+    assert batch["position_ids"][:, 0].tolist() == [[0, 1, 2]] * 4
+
+
+def test_a_plugged_model_says_its_own_layout() -> None:
+    model, layout = tiny_model("qwen2-vl"), VideoRopeLayout(delta=2)
+    record = {"input_ids": [7, *[VIDEO] * 12, 9], "video_grid_thw": [[6, 4, 2]]}
+    record |= {"pixel_values_videos": torch.zeros(48, 1176)}
+    trained = Collator(model)([record])["position_ids"]
+    with plug(model, layout=layout):
+        plugged = Collator(model)([record])["position_ids"]
+        again = Collator(model, layout=GridLayout())([record])["position_ids"]
+    # A clip of six steps of 2 x 1 behind one token: steps 2 apart, and text behind all of them.
+    assert plugged[1, 0].tolist() == [0, *[1 + 2 * step for step in range(6) for _ in range(2)], 12]
+    assert trained[1, 0].tolist() == [0, *[1 + step for step in range(6) for _ in range(2)], 7]
+    assert torch.equal(again, trained)
+    assert torch.equal(Collator(model)([record])["position_ids"], trained)
+    assert torch.equal(Collator(model, layout=layout)([record])["position_ids"], plugged)
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+def test_another_layout_places_clips_as_the_plug_does(name: str) -> None:
+    model, layout, record = tiny_model(name), VideoRopeLayout(delta=2), clip_record(name)
+    batch = Collator(model, layout=layout)([record])
+    with plug(model, layout=layout) as plugged, torch.no_grad():
+        inputs = {key: value for key, value in batch.items() if key not in ("position_ids", "labels")}
+        expected = plugged(**inputs).logits
+    with torch.no_grad():
+        assert torch.equal(model(**inputs, position_ids=batch["position_ids"]).logits, expected)
+        assert not torch.equal(model(**inputs, position_ids=Collator(model)([record])["position_ids"]).logits, expected)
