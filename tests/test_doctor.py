@@ -7,7 +7,9 @@ import inspect
 import json
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import cache
+from itertools import product
 from pathlib import Path
 from types import MethodType
 from typing import Any
@@ -25,7 +27,11 @@ import mrope
 from mrope import Image, Span, Text
 from mrope.cli import app
 from mrope.hf import Finding, Report, doctor, plug, read_positions
+from mrope.hf.checkup.compare import attempt
 from mrope.hf.checkup.doctor import CHECKS, examine_batch
+from mrope.hf.checkup.pictures import sizes
+from mrope.hf.checkup.prompts import TALL, WIDE, batch, clip, has_clips
+from mrope.hf.checkup.saved import Batch
 from mrope.hf.checkup.subject import Subject, model_class, read_subject
 from mrope.layouts import GridLayout
 
@@ -44,7 +50,7 @@ FAULTS: dict[str, set[str]] = {
     "rotation": {"hunyuan_vl"},
     "batch-order": {"hunyuan_vl"},
     "picture-and-clip": GLM,
-    "packing": ALL - (STAMPED - HYBRID) - {"qwen3_omni_moe_thinker"},
+    "packing": ALL,
     "token-types": ALL - {"cosmos3_edge", "glm_image", *OMNI},
     "next-turn": ALL - {"glm_image"},
     "processor": {"cosmos3_edge"},
@@ -52,6 +58,7 @@ FAULTS: dict[str, set[str]] = {
     "odd-prompts": {*OMNI},
     "silent-clips": {*OMNI},
     "sound-lengths": {*OMNI},
+    "clip-seconds": {*OMNI},
     "adjacent-pictures": ALL - {"glm_image", "minicpmv4_7", *OMNI},
     "truncated-picture": ALL - {"hunyuan_vl"},
     "empty-row": ALL - {"glm_image", "minicpmv4_7"},
@@ -82,6 +89,16 @@ def test_a_fault_of_the_library_is_found_where_it_is_and_nowhere_else(check: str
 
 
 @this_version
+def test_documents_that_mix_in_every_call_are_wrong_and_those_that_mix_in_some_are_risky() -> None:
+    wrong = ALL - (STAMPED - HYBRID) - {"qwen3_omni_moe_thinker"}
+    assert {name for name in ALL if found(report_of(name), "packing")[0].level == "wrong"} == wrong
+    risky = found(report_of("qwen3_vl"), "packing")[0]
+    assert "with ids (B, N) unless use_cache=False, with ids (B, N) and an attention_mask" in risky.seen
+    assert risky.fix == "pass (B, N) ids, use_cache=False and no attention_mask, or mrope.hf.plug(model)"
+    assert found(report_of("qwen3_5"), "packing")[0].fix.startswith("do not pack")
+
+
+@this_version
 def test_the_numbers_of_findings() -> None:
     clip = found(report_of("qwen2_vl"), "positions")[0]
     # 4 words, a vision start, 12 frames of 2 x 4 cells from 5 on: t up to 16, h and w up to 8
@@ -107,6 +124,10 @@ def test_calls_that_processors_do_not_take() -> None:
         rules = [each.rule for each in found(report_of(model_type), "clip-calls")]
         assert len(rules) == len(words)
         assert all(any(word in rule for rule in rules) for word in words)
+    fixes = {each.rule: each.fix for each in found(report_of("qwen2_vl"), "clip-calls")}
+    assert len(set(fixes.values())) == 2
+    assert all(("fps" in fix) == ("sample_frames" in rule) for rule, fix in fixes.items())
+    assert not any("repeat" in fix for fix in fixes.values())  # it takes a clip of one frame
 
 
 @this_version
@@ -142,10 +163,11 @@ def test_class_defaults_that_cannot_run_or_are_not_those_of_training(model_type:
 
 @by_name
 def test_a_plugged_model_is_clean(name: str) -> None:
-    """What is left is not the model's: classes of processors, and ids (B, N) in packed rows."""
+    """What is left is not the model's: classes of processors, and packed rows in calls that hide them."""
     with plug(model_of(name)) as model:
         report = doctor(model)
     assert not report.skipped
+    assert all(each.level == "risky" for each in found(report, "packing"))
     assert names(report) <= {"packing", "clip-prompt", "clip-budget", "clip-calls"}
 
 
@@ -153,11 +175,14 @@ def test_a_plugged_model_is_clean(name: str) -> None:
 @pytest.mark.parametrize("model_type", [name for name in MODEL_TYPES if name != "neomme" and installed(name)])
 def test_a_plugged_model_of_each_family_is_clean(model_type: str) -> None:
     """GLM-V's forward takes no picture beside a clip, and the rotary of HunYuan is plugged when it is asked for."""
-    left = {"packing", "clip-prompt", "clip-budget", "clip-calls", "processor", "counts", "picture-and-clip"}
+    left = {"packing", "clip-prompt", "clip-budget", "clip-calls", "clip-seconds", "processor", "counts"}
+    left |= {"picture-and-clip"}
     with plug(read_subject(config_of(model_type)).model, rotary=model_type == "hunyuan_vl") as model:
         report = doctor(model)
     assert names(report) <= left
     assert not report.skipped
+    if model_type not in {*HYBRID, "hunyuan_vl", "cosmos3_edge"}:
+        assert all(each.level == "risky" for each in found(report, "packing"))
 
 
 def right_index(base: Any, *args: Any, **inputs: Any) -> tuple[torch.Tensor, torch.Tensor]:
@@ -214,6 +239,29 @@ def test_a_picture_beside_a_clip_that_were_put_right_are_clean() -> None:
     report = doctor(model)
     assert "picture-and-clip" not in names(report)
     assert "picture-and-clip" in report.checked
+
+
+@this_version
+@pytest.mark.parametrize(("name", "wrong"), [("Qwen2_5Omni", "1"), ("Qwen3OmniMoe", "2")])
+def test_seconds_of_clips_that_were_put_right_are_clean(name: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two frames at four a second last half a second; the two processors take them for two, and for one, a second."""
+    config = getattr(transformers, f"{name}ThinkerConfig")().model_type
+    ended = found(report_of(config), "clip-seconds")[0]
+    assert ended.seen == f"video_second_per_grid is {wrong} for 4 frames a second"
+    assert ended.right == "0.5"
+    of_class = getattr(transformers, f"{name}Processor")
+    library = of_class._process_videos
+
+    def by_frames(made: Any, videos: Any, **kwargs: Any) -> Any:
+        told = kwargs["videos_kwargs"]["video_metadata"][0]
+        first, *_, last = told["frames_indices"]
+        kwargs["videos_kwargs"]["fps"] = told["fps"] * (len(told["frames_indices"]) - 1) / (last - first)
+        return library(made, videos, **kwargs)
+
+    monkeypatch.setattr(of_class, "_process_videos", by_frames)
+    report = doctor(config_of(config))
+    assert "clip-seconds" not in names(report)
+    assert "clip-seconds" in report.checked
 
 
 def test_a_given_model_is_left_as_it_was() -> None:
@@ -273,6 +321,73 @@ def test_an_extension_that_starves_an_axis() -> None:
     assert stated(qwen2_vl(rope_type="linear", factor=4.0)) == []  # all axes alike
 
 
+def test_an_extension_by_lengths_that_starves_an_axis() -> None:
+    longrope = {"rope_type": "longrope", "factor": 8.0, "original_max_position_embeddings": 4096}
+    flat, steep = [1.0] * 64, [1.0] * 16 + [8.0] * 48
+    for short, long in ((flat, steep), (steep, flat)):
+        (finding,) = stated(qwen2_vl(**longrope, short_factor=short, long_factor=long))
+        assert (finding.check, finding.level) == ("extension", "risky")
+        assert "all 24 pairs of h turn 8 times slower, and none of t" in finding.seen
+    spread = [1.0] * 16 + [2.0 + number / 8 for number in range(24)] + [1.0] * 24
+    (finding,) = stated(qwen2_vl(**longrope, short_factor=flat, long_factor=spread))
+    assert "all 24 pairs of h turn 2 to 4.88 times slower, and none of t" in finding.seen
+    assert stated(qwen2_vl(**longrope, short_factor=flat, long_factor=[8.0] * 64)) == []
+    assert stated(qwen2_vl(rope_type="dynamic", factor=8.0)) == []  # one pair of t and none of others is kept
+
+
+def test_rates_of_a_clock_that_stands_still() -> None:
+    config = tiny_config("qwen2.5-vl").to_dict()
+    for rate in (0, -2):
+        config["vision_config"]["tokens_per_second"] = rate
+        report = doctor(config)
+        assert "model" not in names(report)  # which runs
+        assert found(report, "ids-per-second")[0].seen == f"tokens_per_second is {rate}"
+
+
+@pytest.mark.parametrize(
+    ("section", "changes", "check", "seen"),
+    [
+        (None, {"image_token_id": 501, "video_token_id": 501}, "words", "video_token_id and image_token_id are both"),
+        (None, {"image_token_id": 99999}, "words", "image_token_id is 99999, and the vocabulary has 512 words"),
+        (None, {"video_token_id": -1}, "words", "video_token_id is -1, and the vocabulary has 512 words"),
+        ("vision_config", {"patch_size": 0}, "sizes", "patch_size is 0 in the vision_config"),
+        ("vision_config", {"spatial_merge_size": 0}, "sizes", "spatial_merge_size is 0 in the vision_config"),
+        ("vision_config", {"num_heads": 3}, "sizes", "embed_dim is 32 with 3 attention heads in the vision_config"),
+        ("text_config", {"num_key_value_heads": 3}, "sizes", "num_key_value_heads is 3 with 2 attention heads"),
+        ("text_config", {"intermediate_size": 0}, "sizes", "intermediate_size is 0 in the text_config"),
+    ],
+    ids=str,
+)
+def test_a_configuration_of_which_the_small_model_shows_nothing(
+    section: str | None, changes: dict[str, Any], check: str, seen: str
+) -> None:
+    config = config_of("qwen2_vl").to_dict()
+    (config if section is None else config[section]).update(changes)
+    findings = found(doctor(config), check)
+    assert len(findings) == 1
+    assert findings[0].level == "wrong"
+    assert findings[0].seen.startswith(seen)
+
+
+def test_one_word_for_pictures_and_clips_leaves_the_other_checks_to_run() -> None:
+    config = config_of("qwen2_vl").to_dict()
+    config["image_token_id"] = config["video_token_id"]
+    report = doctor(config)
+    assert not report.skipped
+    assert names(report) == names(report_of("qwen2_vl")) | {"words"}
+
+
+@this_version
+@pytest.mark.parametrize("model_type", ["qwen2_vl", "qwen3_vl", "glm4v", "hy_v4_vl"])
+@pytest.mark.parametrize("merge", [1, 3])
+def test_prompts_for_models_that_merge_other_numbers_of_patches(model_type: str, merge: int) -> None:
+    config = copy.deepcopy(config_of(model_type))
+    config.vision_config.spatial_merge_size = merge
+    report = doctor(config)
+    assert names(report) == names(report_of(model_type))
+    assert not report.skipped
+
+
 def written(folder: Path, **processor: Any) -> Path:
     (folder / "config.json").write_text(json.dumps(qwen2_vl()))
     (folder / "preprocessor_config.json").write_text(json.dumps({"patch_size": 14, "merge_size": 2, **processor}))
@@ -326,13 +441,23 @@ def test_what_may_be_examined(tmp_path: Path) -> None:
         ({"model_type": "nothing"}, "model_type in the configuration is 'nothing'"),
         ({"model_type": "llama"}, "model_type is 'llama', which is no family of ours"),
         (3, "target is a int; expected a checkpoint folder"),
+        (torch.nn.Linear(2, 3), "target is a Linear; expected a checkpoint folder"),
         (dict, "target is the class dict; expected one of a model or configuration"),
+        (
+            {"model_type": "qwen2_vl", "text_config": {"hidden_size": "256"}},
+            "Qwen2VLConfig of transformers refuses the",
+        ),
     ],
     ids=str,
 )
 def test_what_cannot_be_examined(target: Any, message: str) -> None:
     with pytest.raises((TypeError, ValueError), match=message):
         doctor(target)
+
+
+def test_a_batch_that_is_not_there() -> None:
+    with pytest.raises(FileNotFoundError, match=r"no\.pt"):
+        doctor(tiny_config("qwen2-vl"), "no.pt")
 
 
 def test_deep_needs_a_folder() -> None:
@@ -454,6 +579,10 @@ def test_packed_rows_that_attend_across_documents() -> None:
     findings = examined({**inputs, "position_ids": ids})
     assert [each.check for each in findings] == ["packing"]
     assert "row 0 begins again at [15]" in findings[0].seen
+    (hidden,) = examined({**inputs, "position_ids": torch.cat([text, ids])})
+    assert hidden.right == "use_cache=False and no attention_mask"
+    del inputs["attention_mask"]
+    inputs["use_cache"] = False
     assert examined({**inputs, "position_ids": torch.cat([text, ids])}) == ()
     bounds = torch.tensor([0, 15, 30])
     assert examined({**inputs, "position_ids": ids, "cu_seq_lens_q": bounds}) == ()
@@ -469,7 +598,32 @@ def test_packed_text_with_plain_ids() -> None:
     ids = torch.tensor([[0, 1, 2, 3, 0, 1, 2, 3, 4]])
     assert [each.check for each in examined({**inputs, "position_ids": ids})] == ["packing"]
     if transformers.__version__.startswith("5.24."):
-        assert examined({**made([[Text(9)]], "qwen3-vl"), "position_ids": ids}, "qwen3-vl") == ()
+        inputs = {"input_ids": inputs["input_ids"], "position_ids": ids, "use_cache": False}
+        assert examined(inputs, "qwen3-vl") == ()
+
+
+@pytest.mark.parametrize("plugged", [False, True], ids=["alone", "plugged"])
+@pytest.mark.parametrize("masked", [False, True], ids=["no-mask", "masked"])
+@pytest.mark.parametrize("use_cache", [None, True, False], ids=str)
+@pytest.mark.parametrize("rows", [0, 4], ids=["plain-ids", "text-row"])
+def test_a_packed_batch_is_wrong_where_the_model_mixes_its_documents(
+    rows: int, use_cache: bool | None, masked: bool, plugged: bool
+) -> None:
+    """Held against the logits of the second document alone; a plugged model refuses what it cannot keep apart."""
+    tokens = torch.randint(10, 490, (1, 16))
+    ids = torch.cat([torch.arange(9), torch.arange(7)])[None]
+    batch: dict[str, Any] = {"input_ids": tokens, "position_ids": ids.expand(rows, -1, -1) if rows else ids}
+    batch |= {"attention_mask": torch.ones_like(tokens)} if masked else {}
+    batch |= {} if use_cache is None else {"use_cache": use_cache}
+    model = model_of("qwen2.5-vl")
+    with torch.no_grad():
+        alone = model(input_ids=tokens[:, 9:]).logits
+        with plug(model) if plugged else nullcontext():
+            packed, refused = attempt(lambda: model(**batch).logits[:, 9:])
+            mixes = refused is not None or bool((packed - alone).abs().max() > 1e-3)
+            report = examine_batch(read_subject(model), batch)
+    assert [each.check for each in report.findings] == (["packing"] if mixes else [])
+    assert not report.skipped
 
 
 @pytest.mark.parametrize(
@@ -483,9 +637,14 @@ def test_packed_text_with_plain_ids() -> None:
         ("qwen2.5-vl", [[10, 20, 110, 100]], None),
         ("qwen2.5-vl", [[10, 20, 500, 100]], "passes 112 wide"),
         ("qwen2.5-vl", [[0.1, 0.2, 0.5, 0.9]], "shares of a side"),
+        ("qwen2.5-vl", [[-5, 20, 100, 100]], "begins before 0"),
+        ("qwen2-vl", [[10, 20, 100, 200], [float("nan"), 20, 100, 200]], "box 1 is (nan, 20, 100, 200)"),
+        ("qwen2-vl", [10, 20, 100, 200], "boxes: shape (4,); expected (n, 4)"),
+        ("qwen2-vl", [[10, 20, 100]], "boxes: shape (1, 3); expected (n, 4)"),
+        ("qwen2-vl", [], None),
     ],
 )
-def test_boxes_in_another_convention(name: str, boxes: list[list[float]], seen: str | None) -> None:
+def test_boxes_in_another_convention(name: str, boxes: list[Any], seen: str | None) -> None:
     findings = examined({**made(ROW, name), "boxes": torch.tensor(boxes)}, name)
     assert [each.check for each in findings] == ([] if seen is None else ["boxes"])
     assert seen is None or seen in findings[0].seen
@@ -501,6 +660,120 @@ def test_two_resizers_in_series() -> None:
     assert finding.check == "two-resizers"
     assert "first resized to multiples of 28 (1008 x 476), then of 32" in finding.seen
     assert finding.right == f"grid {once}"
+
+
+def test_pixels_that_do_not_fit_grids() -> None:
+    # pictures of 4 x 8 and 8 x 4 patches of 14, two frames each: 64 patches of 3 x 2 x 14 x 14 values
+    batch = made(ROW)
+    pixels = batch["pixel_values"]
+    assert pixels.shape == (64, 1176)
+    for spoilt in (pixels[:50], pixels[:, :500], pixels.reshape(32, 2352), None):
+        (finding,) = examined({**batch, "pixel_values": spoilt})
+        assert (finding.check, finding.level) == ("pixels", "wrong")
+        assert "no pixel_values" in finding.seen if spoilt is None else f"{tuple(spoilt.shape)}" in finding.seen
+        assert finding.right == "shape (64, 1176), for 2 in image_grid_thw"
+    assert examined({**batch, "pixel_values": pixels[None]}) == ()  # the model looks at the patches alone
+    (finding,) = examined({**made([[Text(9)]]), "pixel_values": pixels})
+    assert finding.right == "none: no image_grid_thw of a picture came"
+
+
+@pytest.mark.parametrize("model_type", [name for name in MODEL_TYPES if name != "neomme" and installed(name)])
+def test_pixels_of_each_family_are_checked(model_type: str) -> None:
+    subject = read_subject(config_of(model_type))
+    rows: list[list[Span]] = [[Text(4), WIDE, Text(3)], [Text(2), TALL, Text(5)]]
+    if has_clips(subject):
+        rows[1] = [Text(3), clip(subject, (2, 8, 4)), Text(2)]
+    inputs = batch(subject, rows, pixels=True)
+    with torch.no_grad():
+        assert examine_batch(subject, inputs).findings == ()
+        for key in ("pixel_values", "pixel_values_videos"):
+            if key in inputs:  # of a strip the patches come last
+                spoilt = {**inputs, key: inputs[key][..., :-1] if len(inputs[key]) == 1 else inputs[key][:-1]}
+                assert [each.check for each in examine_batch(subject, spoilt).findings] == ["pixels"]
+
+
+def sized(grid: tuple[int, int, int], size: Any, name: str = "qwen2.5-vl") -> dict[str, Any]:
+    """A batch of one picture with this grid, said to be of this height and width."""
+    return {**made([[Text(2), Image(grid), Text(2)]], name), "image_sizes": torch.tensor([size])}
+
+
+@pytest.mark.parametrize("size", [(127, 168), (60, 250)], ids=str)
+def test_a_grid_that_a_picture_of_this_size_cannot_have(size: tuple[int, int]) -> None:
+    """Held against all grids that transformers' resizing gives the size, with every upper and every lower limit."""
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+    limits = [(1, most) for most in range(784, 40 * 784)] + [(least, 10**9) for least in range(784, 40 * 784)]
+    resized = {smart_resize(*size, factor=28, min_pixels=least, max_pixels=most) for least, most in limits}
+    possible = {(1, height // 14, width // 14) for height, width in resized}
+    right = mrope.family("qwen2.5-vl").plan(size).grid
+    for rows, columns in product(range(2, 14, 2), repeat=2):
+        findings = examined(sized((1, rows, columns), size), "qwen2.5-vl")
+        level = "risky" if (1, rows, columns) in possible else "wrong"
+        assert [(each.check, each.level) for each in findings] == (
+            [] if (1, rows, columns) == right else [("image-sizes", level)]
+        )
+
+
+@this_version
+@pytest.mark.parametrize("model_type", ["glm4v", "paddleocr_vl", "hy_v4_vl", "qwen2_5_vl"])
+def test_a_grid_that_the_processor_gives_is_never_wrong(model_type: str) -> None:
+    """Within its own limits it is clean, and within others it is risky at most; a side may be below a token's."""
+    subject = read_subject(transformers.CONFIG_MAPPING[model_type])
+    images = subject.processor.image_processor
+    for size in ((16, 626), (352, 13), (120, 300), (500, 333)):
+        for limits in (None, (4096, 30_000), (80_000, 10**7)):
+            options = (
+                {} if limits is None else {"size": dict(zip(("shortest_edge", "longest_edge"), limits, strict=True))}
+            )
+            cut = images(images=[torch.zeros(3, *size, dtype=torch.uint8)], return_tensors="pt", **options)
+            batch = Batch(subject, {"image_grid_thw": cut["image_grid_thw"], "image_sizes": torch.tensor([size])})
+            levels = [each.level for each in sizes(batch)]
+            assert levels in ([[]] if limits is None else [[], ["risky"]])
+    batch = Batch(subject, {"image_grid_thw": torch.tensor([[1, 8, 12]]), "image_sizes": torch.tensor([[500, 900]])})
+    assert [each.level for each in sizes(batch)] == ["wrong"]
+
+
+def test_a_size_with_height_and_width_swapped() -> None:
+    assert examined(sized((1, 8, 12), (112, 168)), "qwen2.5-vl") == ()
+    (finding,) = examined(sized((1, 8, 12), (168, 112)), "qwen2.5-vl")
+    assert finding.level == "wrong"
+    assert finding.seen == "picture 0 of 168 x 112 has grid (1, 8, 12), which no limits give; 112 x 168 has it"
+    assert (finding.right, finding.fix) == ("grid (1, 12, 8)", "state height before width in image_sizes")
+    (finding,) = examined(sized((1, 8, 12), (20, 5000)), "qwen2.5-vl")
+    assert finding.right == "another picture: qwen2.5-vl refuses sides of this ratio"
+
+
+def test_a_grid_by_the_limits_of_the_folder(tmp_path: Path) -> None:
+    # 112 x 168 within 40 tokens of 28 x 28 stays; within 6 tokens it is halved
+    subjects = []
+    for tokens in (40, 6):
+        folder = tmp_path / str(tokens)
+        folder.mkdir()
+        subjects.append(read_subject(written(folder, max_pixels=tokens * 784)))
+    for grid, checks in (((1, 8, 12), ([], ["image-sizes"])), ((1, 4, 6), (["image-sizes"], []))):
+        with torch.no_grad():
+            reports = [examine_batch(subject, sized(grid, (112, 168), "qwen2-vl")) for subject in subjects]
+        assert tuple([each.check for each in report.findings] for report in reports) == checks
+        assert all(each.level == "risky" for report in reports for each in report.findings)
+        assert f"between 3136 and {6 * 784} pixels" in reports[1].findings[0].rule if checks[1] else True
+
+
+@pytest.mark.parametrize(
+    ("stated", "seen"),
+    [
+        ([[112, 168], [112, 168]], "image_sizes: 2 rows for 1 grids"),
+        ([[0, 5]], "image_sizes: row 0 is 0 x 5"),
+        ([[4, -1]], "image_sizes: row 0 is 4 x -1"),
+        ([[112.5, 168.0]], "image_sizes: row 0 is 112.5 x 168"),
+        ([[float("nan"), 168.0]], "image_sizes: row 0 is nan x 168"),
+        ([112, 168], "image_sizes: shape (2,); expected (n, 2)"),
+        ([[112, 168, 3]], "image_sizes: shape (1, 3); expected (n, 2)"),
+    ],
+    ids=str,
+)
+def test_sizes_that_are_none(stated: list[Any], seen: str) -> None:
+    (finding,) = examined({**sized((1, 8, 12), (112, 168)), "image_sizes": torch.tensor(stated)}, "qwen2.5-vl")
+    assert (finding.check, finding.level, finding.seen) == ("image-sizes", "wrong", seen)
 
 
 # ----------------------------------------------------------------------------------------------- the command line
@@ -564,6 +837,27 @@ def test_a_file_that_is_no_batch(content: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("words", [["nothing"], ["LlamaForCausalLM"], ["qwen2_vl", "--inputs", "no.pt"]])
 def test_what_is_refused_takes_one_line(words: list[str]) -> None:
     result = run(*words)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("mrope doctor: ")
+    assert result.stderr.count("\n") == 1
+
+
+@this_version
+@pytest.mark.parametrize(
+    "text",
+    [
+        {"num_hidden_layers": 5, "layer_types": ["full_attention"] * 2},
+        {"hidden_size": "256"},
+        3,
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("model_type", ["qwen2_vl", "llama"])
+def test_a_configuration_that_transformers_refuses_takes_one_line(model_type: str, text: Any, tmp_path: Path) -> None:
+    file = tmp_path / "bad.json"
+    stated = {"text_config": text} if model_type == "qwen2_vl" or not isinstance(text, dict) else text
+    file.write_text(json.dumps({"model_type": model_type, **stated}))
+    result = run(str(file))
     assert (result.exit_code, result.stdout) == (2, "")
     assert result.stderr.startswith("mrope doctor: ")
     assert result.stderr.count("\n") == 1

@@ -31,7 +31,8 @@ def doctor(
     """Say what is wrong or risky: each finding with the rule, the number seen, the number right, and the fix.
 
     A small model with random weights is made from the configuration and run in the installed transformers; nothing is
-    downloaded. The exit code is 1 if something is wrong; what is only risky leaves it at 0.
+    downloaded. The exit code is 1 if something is wrong, 2 if a target or a batch cannot be read; what is only risky
+    leaves it at 0.
 
     Example: mrope doctor Qwen2VLForConditionalGeneration
     """

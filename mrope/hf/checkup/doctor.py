@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -17,7 +16,9 @@ from mrope.hf.checkup import inputs as batches
 from mrope.hf.checkup.compare import attempt
 from mrope.hf.checkup.prompts import WIDE, batch
 from mrope.hf.checkup.report import Finding, Report
+from mrope.hf.checkup.saved import Batch
 from mrope.hf.checkup.subject import Subject, read_subject
+from mrope.hf.files import load_batch
 from mrope.spans import Text
 
 Needs = Literal["nothing", "index", "language", "forward"]
@@ -57,8 +58,10 @@ def doctor(
         deep: compare the weights and the processor of a checkpoint folder with ours as well, as `mrope parity` does.
 
     Raises:
+        OSError: the file of `inputs` cannot be read.
         TypeError: `target` is nothing of that, or of a family that is not ours.
-        ValueError: there is no such file or name, or `deep` came without a checkpoint folder.
+        ValueError: there is no such target, transformers takes no such configuration, `inputs` hold no batch, or `deep`
+            came without a checkpoint folder.
 
     >>> config = {"model_type": "qwen2_vl", "text_config": {"rope_parameters": {"mrope_section": [16, 24, 16]}}}
     >>> next(one.seen for one in doctor(config).findings if one.check == "rotary")
@@ -68,7 +71,7 @@ def doctor(
         subject = read_subject(target)
         if deep and subject.folder is None:
             raise ValueError(f"deep is True for {subject.name}; expected a checkpoint folder, with weights")
-        given, outcome = None if inputs is None else _loaded(inputs), _Outcome()
+        given, outcome = None if inputs is None else load_batch(inputs), _Outcome()
         try:
             _examine(subject, outcome)
             if given is not None:
@@ -132,6 +135,9 @@ def _blocked(subject: Subject) -> dict[str, str]:
     _, error = attempt(lambda: subject.base)
     if error is not None:
         return dict.fromkeys(("index", "language", "forward"), f"no model to run: {error}")
+    _, error = attempt(lambda: subject.layout)
+    if error is not None:
+        return dict.fromkeys(("index", "language", "forward"), f"no rule for its positions: {error}")
     blocked = {}
     for need, probe in (("index", _index), ("language", _language), ("forward", _forward)):
         _, error = attempt(lambda probe=probe: probe(subject))
@@ -164,7 +170,9 @@ def _index(subject: Subject) -> None:
 
 def _language(subject: Subject) -> None:
     words = torch.arange(20, 26, device=subject.device)[None]
-    ids = torch.stack([torch.arange(6) * (axis + 1) for axis in range(subject.layout.axes)])[:, None]
+    layout, _ = attempt(lambda: subject.layout)
+    axes = len(subject.family.axes) if layout is None else layout.axes
+    ids = torch.stack([torch.arange(6) * (axis + 1) for axis in range(axes)])[:, None]
     embeds = subject.base.get_input_embeddings()(words)
     subject.base.language_model(inputs_embeds=embeds, position_ids=ids.to(subject.device), use_cache=False)
 
@@ -177,6 +185,7 @@ CHECKS = (
     Check("model", model),
     Check("rotary", static.rotary),
     Check("words", static.words),
+    Check("sizes", static.sizes),
     Check("ids-per-second", static.rates),
     Check("extension", static.extension),
     Check("patches", static.patches),
@@ -185,6 +194,7 @@ CHECKS = (
     Check("clip-prompt", processors.wrappers),
     Check("clip-budget", processors.clip_budget),
     Check("clip-calls", processors.clip_calls),
+    Check("clip-seconds", omni.clip_seconds),
     Check("counts", processors.counts),
     Check("positions", index.positions, "index"),
     Check("batch-order", index.batch_order, "index"),
@@ -214,29 +224,13 @@ def examine_batch(subject: Subject, given: Mapping[str, Any]) -> Report:
     """
     if given.get("input_ids") is None:
         raise ValueError("inputs have no input_ids; expected a batch by name, as the model takes it")
-    whole, outcome = batches.Batch(subject, given), _Outcome()
+    whole, outcome = Batch(subject, given), _Outcome()
     for name, check in batches.CHECKS.items():
         if name in batches.BY_SPANS and "placeholders" in [finding.check for finding in outcome.findings]:
             outcome.skipped.append((f"{name} of the batch", "its placeholders do not fit"))
         else:
             outcome.run(f"{name} of the batch", lambda check=check: check(whole))
     return outcome.report("this batch")
-
-
-def _loaded(given: Mapping[str, Any] | str | os.PathLike[str]) -> Mapping[str, Any]:
-    if isinstance(given, Mapping):
-        return given
-    try:
-        loaded = torch.load(Path(given), map_location="cpu", weights_only=True)
-    except OSError:
-        raise
-    except Exception:  # of the file's pickle, whatever stands in it
-        raise ValueError(
-            f"{given} holds no plain tensors by name; save it with torch.save(dict(inputs), file)"
-        ) from None
-    if not isinstance(loaded, Mapping):
-        raise ValueError(f"{given} holds a {type(loaded).__name__}; expected a dict of tensors by name")
-    return loaded
 
 
 def _parity(subject: Subject) -> Iterator[Finding]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from mrope.hf.checkup.compare import PLUG, attempt, finding, first_difference, ids_at
-from mrope.hf.checkup.prompts import TALL, WIDE, batch, clip, columns, has_clips
+from mrope.hf.checkup.prompts import TALL, WIDE, batch, clip, columns, fitted, has_clips
 from mrope.hf.checkup.report import Finding
 from mrope.hf.checkup.subject import Subject
 from mrope.layouts import CanvasLayout, GenerationLayout
@@ -106,9 +106,8 @@ def truncation(subject: Subject) -> Iterator[Finding]:
     if isinstance(subject.layout, GenerationLayout):
         return  # each row is told its own number of pictures
     cut, kept, canvas = WIDE, TALL, isinstance(subject.layout, CanvasLayout)
-    if not canvas and subject.layout.tokens(WIDE) != subject.layout.tokens(
-        TALL
-    ):  # newlines count: 2 rows of 9, 3 rows of 6
+    if not canvas and len({subject.layout.tokens(fitted(subject, span)) for span in (WIDE, TALL)}) > 1:
+        # Newlines count: 2 rows of 9, 3 rows of 6.
         cut, kept = Image((1, 4, 16)), Image((1, 6, 10))
     whole = batch(subject, [[Text(9)], [Text(3), kept, Text(2)]])
     lent = batch(subject, [[Text(3), cut, Text(2)]])

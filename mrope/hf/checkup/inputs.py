@@ -1,80 +1,26 @@
-"""Checks of a batch that was saved before it went into a model. Letters: A axes, B rows, N tokens, D documents."""
+"""Checks of a batch that was saved before it went into a model: its tokens, ids and documents.
+
+Letters: A axes, B rows, N tokens, D documents.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
-from mrope.checks import whole
-from mrope.families import family, family_names
-from mrope.hf.batch import grids_of
+from mrope.hf.checkup import pictures
 from mrope.hf.checkup.compare import PLUG, first_difference, ids_at
-from mrope.hf.checkup.language import leaks
+from mrope.hf.checkup.language import BARE, leaks
 from mrope.hf.checkup.report import Finding
-from mrope.hf.checkup.subject import Subject, model_forward
-from mrope.hf.reading import layout_of, read_spans
+from mrope.hf.checkup.saved import Batch
+from mrope.hf.checkup.subject import model_forward
+from mrope.hf.reading import layout_of
 from mrope.layouts import SpanLayout
 from mrope.spans import Span, Text
 
-_BOUNDS = ("cu_seq_lens_q", "cu_seqlens")
 _GRIDS = ("image_grid_thw", "video_grid_thw", "target_sizes", "target_sizes_videos")
-
-
-@dataclass(eq=False)
-class Batch:
-    """A saved batch.
-
-    Args:
-        subject: whose batch it is.
-        inputs: by name, as the model takes them; beside them, if wanted, `image_sizes` (P, 2), height and width of each
-            picture before anything resized it, and `boxes` (n, 4), the corners that the text of the prompt states.
-    """
-
-    subject: Subject
-    inputs: Mapping[str, Any]
-
-    @cached_property
-    def spans(self) -> list[list[Span]]:
-        """Of each row."""
-        return read_spans(self.inputs, self.subject.config)
-
-    @cached_property
-    def mask(self) -> Tensor:
-        """(B, N) bool, where there are tokens."""
-        tokens, mask = torch.as_tensor(self.inputs["input_ids"]), self.inputs.get("attention_mask")
-        return torch.ones_like(tokens, dtype=torch.bool) if mask is None else torch.as_tensor(mask) != 0
-
-    @property
-    def bounds(self) -> list[int] | None:
-        """Where documents begin and end, if the batch says so."""
-        found = next((self.inputs[name] for name in _BOUNDS if self.inputs.get(name) is not None), None)
-        return None if found is None else torch.as_tensor(found).flatten().tolist()
-
-    @cached_property
-    def ids(self) -> Tensor | None:
-        """`position_ids` as (A, B, N), (A + 1, B, N) or (1, B, N)."""
-        ids = self.inputs.get("position_ids")
-        if ids is None:
-            return None
-        ids = torch.as_tensor(ids)
-        return ids[None] if ids.dim() == 2 else ids
-
-    def starts(self, row: int) -> list[int]:
-        """The tokens of a row, counted without padding, at which its ids begin again."""
-        assert self.ids is not None
-        kept = self.ids[:, row, self.mask[row]]
-        first = kept[0] if len(kept) == self.axes + 1 else kept.amax(0)
-        return [place for place in (first == 0).nonzero().flatten().tolist() if place > 0]
-
-    @property
-    def axes(self) -> int:
-        """Rows of ids that the model's layout has, the text row left out."""
-        return layout_of(self.subject.config).axes
 
 
 def placeholders(batch: Batch) -> Iterator[Finding]:
@@ -199,17 +145,27 @@ def packing(batch: Batch) -> Iterator[Finding]:
     mask = batch.inputs.get("attention_mask")
     if mask is not None and torch.as_tensor(mask).dim() > 2:
         return
-    seen = "3-axis ids carry no bounds" if len(batch.ids) == axes > 1 else leaks(batch.subject, len(batch.ids) - 1)
-    if seen is not None:
-        row = next(number for number, each in enumerate(starts) if each)
-        yield Finding(
-            check="packing",
-            level="wrong",
-            rule="a packed document is computed as alone",
-            seen=f"row {row} begins again at {starts[row]} in ids {tuple(batch.inputs['position_ids'].shape)}: {seen}",
-            right=f"({axes + 1}, B, N) with the text row first, or cu_seq_lens with FlashAttention",
-            fix="mrope.pack(rows): Positions.text is the first row, Positions.cu_seqlens the bounds",
-        )
+    rows, subject = len(batch.ids) - 1, batch.subject
+    seen = leaks(subject, rows, masked=mask is not None, use_cache=batch.inputs.get("use_cache"))
+    if seen is None:
+        return
+    row = next(number for number, each in enumerate(starts) if each)
+    right, fix = "computed as alone", "do not pack, or use FlashAttention with cu_seq_lens"
+    if leaks(subject, rows) is None:
+        seen += f" with {'an attention_mask' if mask is not None else 'a cache'}"
+        right = BARE
+        fix = "pass use_cache=False and leave the mask out, as mrope.hf.Collator(model, processor, pack=True) does"
+    elif leaks(subject, axes) is None:
+        right = f"({axes + 1}, B, N) with the text row first, {BARE}; or cu_seq_lens with FlashAttention"
+        fix = "mrope.pack(rows): Positions.text is the first row, Positions.cu_seqlens the bounds"
+    yield Finding(
+        check="packing",
+        level="wrong",
+        rule="a packed document is computed as alone",
+        seen=f"row {row} begins again at {starts[row]} in ids {tuple(batch.inputs['position_ids'].shape)}: {seen}",
+        right=right,
+        fix=fix,
+    )
 
 
 def offsets(batch: Batch) -> Iterator[Finding]:
@@ -230,95 +186,15 @@ def offsets(batch: Batch) -> Iterator[Finding]:
         )
 
 
-def boxes(batch: Batch) -> Iterator[Finding]:
-    """Boxes are written as the family writes them."""
-    given, record = batch.inputs.get("boxes"), batch.subject.family
-    if given is None or record.boxes not in ("0-1000", "processed-pixels", "0-1"):
-        return
-    table = torch.as_tensor(given, dtype=torch.float64).reshape(-1, 4)
-    grids = torch.tensor(grids_of("image_grid_thw", batch.inputs.get("image_grid_thw"))).reshape(-1, 3)
-    sides = (grids[:, 1:].amax(0) * record.patch).tolist() if len(grids) else [0, 0]
-    most = {"0-1000": (1000, 1000), "0-1": (1, 1), "processed-pixels": sides}[record.boxes]
-    right = f"corners (x0, y0, x1, y1) in {record.boxes}"
-    rule = f"{record.name} writes boxes as {record.boxes}"
-    fix = "plan.encode_boxes(boxes) of mrope.vision, which knows the picture's own and its resized size"
-    for number, box in enumerate(table.tolist()):
-        words = "(" + ", ".join(f"{value:g}" for value in box) + ")"
-        problem = None
-        if box[0] > box[2] or box[1] > box[3]:
-            problem = "its second corner lies before the first: width and height?"
-        elif (record.boxes != "processed-pixels" or len(grids)) and (
-            max(box[::2]) > most[1] or max(box[1::2]) > most[0]
-        ):
-            problem = f"it passes {most[1]:g} wide or {most[0]:g} high"
-        elif record.boxes != "0-1" and max(map(max, table.tolist())) <= 1:
-            problem = "all boxes are shares of a side"
-        if problem:
-            yield Finding(
-                check="boxes",
-                level="wrong",
-                rule=rule,
-                seen=f"box {number} is {words}: {problem}",
-                right=right,
-                fix=fix,
-            )
-            return
-
-
-def resizers(batch: Batch) -> Iterator[Finding]:
-    """A picture is resized once."""
-    sizes, record = batch.inputs.get("image_sizes"), batch.subject.family
-    grids = grids_of("image_grid_thw", batch.inputs.get("image_grid_thw"))
-    if sizes is None:
-        return
-    rows = grids_of("image_sizes", sizes, sides=2)
-    if len(rows) != len(grids):
-        raise ValueError(f"image_sizes has {len(rows)} rows for {len(grids)} pictures; expected one a picture")
-    for number, ((height, width), grid) in enumerate(zip(rows, grids, strict=True)):
-        whole("a side in image_sizes", min(height, width), 1)
-        right = _grid(record, (height, width))
-        if right is None or grid == right:
-            continue
-        for name in family_names():
-            other = family(name)
-            first = None if other.factor == record.factor else _resized(other, (height, width))
-            if first is not None and _grid(record, first) == grid:
-                yield Finding(
-                    check="two-resizers",
-                    level="wrong",
-                    rule="a picture is resized once, by the family's own rule",
-                    seen=f"picture {number} of {height} x {width} has grid {grid}: first resized to multiples of "
-                    f"{other.factor} ({first[0]} x {first[1]}), then of {record.factor}",
-                    right=f"grid {right}",
-                    fix="hand over the picture itself, or pass do_resize=False",
-                )
-                return
-
-
-def _resized(record: Any, size: tuple[int, int]) -> tuple[int, int] | None:
-    if record.resize != "area":
-        return None
-    try:
-        return record.plan(size).resized
-    except ValueError:
-        return None
-
-
-def _grid(record: Any, size: tuple[int, int]) -> tuple[int, int, int] | None:
-    try:
-        return record.plan(size).grid
-    except ValueError:
-        return None
-
-
 CHECKS = {
     "placeholders": placeholders,
+    "pixels": pictures.pixels,
     "token-types": token_types,
     "positions": positions,
     "packing": packing,
     "stale-offset": offsets,
-    "boxes": boxes,
-    "two-resizers": resizers,
+    "boxes": pictures.boxes,
+    "image-sizes": pictures.sizes,
 }
-BY_SPANS = ("positions", "packing", "stale-offset")
-"""The checks that read spans, and say nothing where placeholders do not fit."""
+BY_SPANS = ("pixels", "positions", "packing", "stale-offset")
+"""The checks that say nothing where placeholders do not fit."""

@@ -1,16 +1,20 @@
-"""Checks of the language model alone: its rotary tables, and packed rows. Letters: B rows, N tokens."""
+"""Checks of what the model does with text: its rotary tables, and packed rows. Letters: B rows, N tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from mrope.hf.checkup.compare import attempt, finding
+from mrope.hf.checkup.compare import PLUG, attempt, finding
 from mrope.hf.checkup.prompts import text_ids
 from mrope.hf.checkup.report import Finding
 from mrope.hf.checkup.subject import Subject
+
+BARE = "use_cache=False and no attention_mask"
+"""How transformers must be called so that it looks for documents in a row."""
 
 _SAME = 1e-3  # hidden states that are farther apart, as a share of their size, have seen other tokens
 
@@ -53,40 +57,54 @@ def packing(subject: Subject) -> Iterator[Finding]:
     """Documents in one row do not see each other."""
     shapes = {"(B, N)": 0, f"({subject.layout.axes + 1}, B, N)": subject.layout.axes}
     seen = {name: leaks(subject, rows) for name, rows in shapes.items()}
-    apart = [f"{words} with ids {name}" for name, words in seen.items() if words]
-    if not apart:
-        return
     right = next((name for name, words in seen.items() if not words), None)
-    yield finding(
-        "packing",
-        "wrong" if any("changes" in words for words in apart) else "risky",
-        rule="with position ids that begin again a packed document is computed as alone",
-        seen="a document before it " + "; ".join(apart),
-        right="no change",
-        fix=f"pass {right} ids, text row first" if right else "do not pack, or use FlashAttention with cu_seq_lens",
-    )
+    # A shape that is refused is no fault where another one is right.
+    places = {f"with ids {name}": words for name, words in seen.items() if words and not (right and "raises" in words)}
+    level = "wrong" if any("changes" in words for words in places.values()) else "risky"
+    fix = "do not pack, or use FlashAttention with cu_seq_lens"
+    if right is not None:
+        calls = {
+            f"with ids {right} unless use_cache=False": leaks(subject, shapes[right], use_cache=None),
+            f"with ids {right} and an attention_mask": leaks(subject, shapes[right], masked=True),
+        }
+        hidden = {place: words for place, words in calls.items() if words}
+        places |= hidden
+        fix = f"pass {right} ids{', text row first' * bool(shapes[right])}{f', {BARE}' * bool(hidden)}, or {PLUG}"
+    if places:
+        told = {words: [place for place, each in places.items() if each == words] for words in places.values()}
+        yield finding(
+            "packing",
+            level,
+            rule="with position ids that begin again a packed document is computed as alone",
+            seen="; ".join(f"{words} {', '.join(each)}" for words, each in told.items()),
+            right="no change",
+            fix=fix,
+        )
 
 
-def leaks(subject: Subject, rows: int) -> str | None:
+def leaks(subject: Subject, rows: int, *, masked: bool = False, use_cache: bool | None = False) -> str | None:
     """What the document before it does to a packed document, in words; None if nothing.
 
     Args:
-        subject: whose language model is run.
-        rows: rows of ids beside the text row; 0 for ids (B, N).
+        subject: whose base model is run.
+        rows: rows of ids beside the first one; 0 for ids (B, N).
+        masked: pass an attention mask of ones.
+        use_cache: what the call says of a cache; None if nothing, so that the configuration decides.
     """
     lengths = (5, 7)
     ids = torch.cat([torch.arange(length, device=subject.device) for length in lengths])[None]
-    embeds = subject.base.get_input_embeddings()(text_ids(subject, sum(lengths)))
+    words = text_ids(subject, sum(lengths))
 
-    def run(part: slice, given: Tensor) -> Tensor:
-        model = subject.base.language_model
-        return model(inputs_embeds=embeds[:, part], position_ids=given, use_cache=False).last_hidden_state
+    def run(part: slice, given: Tensor, **more: Any) -> Tensor:
+        return subject.base(input_ids=words[:, part], position_ids=given, **more).last_hidden_state
 
-    alone = run(slice(lengths[0], None), ids[:, lengths[0] :])
+    call: dict[str, Any] = {} if use_cache is None else {"use_cache": use_cache}
+    call |= {"attention_mask": torch.ones_like(words)} if masked else {}
+    alone = run(slice(lengths[0], None), ids[:, lengths[0] :], use_cache=False)
     packed = ids[None].expand(rows + 1, -1, -1) if rows else ids
-    hidden, error = attempt(lambda: run(slice(None), packed))
+    hidden, error = attempt(lambda: run(slice(None), packed, **call))
     if error is not None:
-        return f"raises {error}"
+        return f"it raises {error}"
     off = float((hidden[:, lengths[0] :] - alone).abs().amax() / alone.abs().amax())
     same = max(_SAME, 4 * torch.finfo(alone.dtype).eps)
-    return f"changes its hidden states by {off:.2g} of their size" if off > same else None
+    return f"the document before it changes its hidden states by {off:.2g} of their size" if off > same else None

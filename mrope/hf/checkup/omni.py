@@ -102,6 +102,32 @@ def silent_clips(subject: Subject) -> Iterator[Finding]:
             )
 
 
+def clip_seconds(subject: Subject) -> Iterator[Finding]:
+    """The processor says how long a step of a clip lasts by the clip's own rate."""
+    if not isinstance(subject.family.layout, OmniLayout):
+        return
+    made, rate = subject.processor, 4
+    # Every sixth frame of a clip with 24 a second.
+    metadata = {"total_num_frames": 48, "fps": 24.0, "frames_indices": list(range(0, 48, 6)), "duration": 2.0}
+    inputs = made(
+        text=[made.video_token],
+        videos=[torch.zeros((8, 3, 56, 84), dtype=torch.uint8)],
+        video_metadata=[metadata],
+        do_sample_frames=False,
+    )
+    right = made.video_processor.temporal_patch_size / rate
+    seen = float(torch.as_tensor(inputs["video_second_per_grid"])[0])
+    if seen != right:
+        yield Finding(
+            check="clip-seconds",
+            level="wrong",
+            rule=f"{type(made).__name__} takes the seconds of a step of a clip from the clip's own frames",
+            seen=f"video_second_per_grid is {seen:g} for {rate} frames a second",
+            right=f"{right:g}",
+            fix=f"pass fps={rate}, the rate of the frames that the model is to see",
+        )
+
+
 def sound_lengths(subject: Subject) -> Iterator[Finding]:
     """The lengths of sounds that a caller states are used."""
     if not isinstance(subject.layout, OmniLayout) or not subject.takes("audio_feature_lengths"):

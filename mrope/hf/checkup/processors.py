@@ -246,15 +246,24 @@ def clip_calls(subject: Subject) -> Iterator[Finding]:
         return
     videos = made.video_processor
     name = type(videos).__name__
-    calls: dict[str, Callable[[], Any]] = {
-        "a clip of one frame": lambda: videos(videos=[_pixels((1, *_CLIP[1:]))], do_sample_frames=False),
-        "do_sample_frames=True alone": lambda: videos(
-            videos=[_pixels((48, *_CLIP[1:]))], video_metadata=[_metadata(48, step=1)], do_sample_frames=True
+    calls: dict[str, tuple[Callable[[], Any], str]] = {
+        "a clip of one frame": (
+            lambda: videos(videos=[_pixels((1, *_CLIP[1:]))], do_sample_frames=False),
+            "repeat the frame",
+        ),
+        "do_sample_frames=True alone": (
+            lambda: videos(
+                videos=[_pixels((48, *_CLIP[1:]))], video_metadata=[_metadata(48, step=1)], do_sample_frames=True
+            ),
+            "state fps or num_frames as well",
         ),
     }
     if hasattr(videos, "get_num_of_video_patches"):
-        calls["get_num_of_video_patches of a size alone"] = lambda: videos.get_num_of_video_patches(4, 96, 160)
-    for what, call in calls.items():
+        calls["get_num_of_video_patches of a size alone"] = (
+            lambda: videos.get_num_of_video_patches(4, 96, 160),
+            "plan_video((frames, height, width), family) of mrope.vision, which counts tokens",
+        )
+    for what, (call, fix) in calls.items():
         _, error = attempt(call)
         if error is not None:
             yield finding(
@@ -263,7 +272,7 @@ def clip_calls(subject: Subject) -> Iterator[Finding]:
                 rule=f"{name} takes {what}",
                 seen=f"it raises {error}",
                 right="no error",
-                fix="repeat the frame, or state fps or num_frames; plan_video of mrope.vision counts tokens",
+                fix=fix,
             )
     inputs, _ = attempt(
         lambda: made(

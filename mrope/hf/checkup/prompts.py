@@ -6,6 +6,7 @@ Letters: B rows, N tokens, P patches.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,11 +19,13 @@ from mrope.layouts import CanvasLayout, GenerationLayout, OmniLayout
 from mrope.spans import Image, Span, Text, Video
 
 _AROUND_PICTURES = (
+    ("im_start_id", "im_end_id"),
     ("image_start_id", "image_end_id"),
     ("image_start_token_id", "image_end_token_id"),
     ("vision_start_token_id", "vision_end_token_id"),
 )
 _AROUND_CLIPS = (("video_start_token_id", "video_end_token_id"), *_AROUND_PICTURES)
+# Grids are written for the merge of the family's record: `fitted` makes them those of another.
 WIDE, TALL = Image((1, 4, 8)), Image((1, 8, 4))
 STAMP = 2  # tokens of a time stamp
 _TARGET = (1, 4, 6)  # the picture that GLM-Image is to generate
@@ -41,6 +44,15 @@ def clip(subject: Subject, grid: tuple[int, int, int]) -> Video:
     return Video(grid, stamp=STAMP) if time == "stamps" else Video(grid)
 
 
+def fitted(subject: Subject, span: Span) -> Span:
+    """`span` with as many tokens where the configuration states another merge than the family's."""
+    if not isinstance(span, (Image, Video)):
+        return span
+    t, h, w = span.grid
+    merge, own = subject.layout.merge, subject.family.merge
+    return replace(span, grid=(t, h * merge // own, w * merge // own))
+
+
 def batch(
     subject: Subject, rows: Sequence[Sequence[Span]], *, pixels: bool = False, bare: bool = False
 ) -> dict[str, Any]:
@@ -48,11 +60,12 @@ def batch(
 
     Args:
         subject: whose configuration names the words.
-        rows: texts, pictures and clips of each row.
+        rows: texts, pictures and clips of each row, in the patches of the family's record.
         pixels: add random pixels.
         bare: leave the words around pictures out.
     """
     generates = isinstance(subject.layout, GenerationLayout)
+    rows = [[fitted(subject, span) for span in row] for row in rows]
     made = [_row(subject, row, bare) for row in rows]
     if generates:  # a prompt of this family ends where a picture is to be generated
         made = [([*words, subject.small.image_start_token_id], [*kinds, TEXT]) for words, kinds in made]
@@ -81,7 +94,8 @@ def batch(
         elif not generates:
             inputs[grid_key] = grids
         if pixels:
-            inputs[pixel_key] = _pixels(subject, int(grids.prod(-1).sum()))
+            generator = torch.Generator().manual_seed(0)
+            inputs[pixel_key] = torch.randn(pixels_shape(subject, int(grids.prod(-1).sum())), generator=generator)
     seconds = [float(span.seconds) for span in spans if isinstance(span, Video) and span.seconds is not None]
     if seconds:
         name = "second_per_grids" if isinstance(subject.layout, OmniLayout) else "second_per_grid_ts"
@@ -128,9 +142,10 @@ def _row(subject: Subject, row: Sequence[Span], bare: bool) -> tuple[list[int], 
 def _shown(subject: Subject, span: Image | Video, bare: bool) -> tuple[list[int], list[int]]:
     """The words and kinds of a picture or a clip, with the words around it unless they are to be `bare`."""
     config, layout = subject.small, subject.layout
-    around = ([], []) if bare else _around(config, span)
+    around = ([], []) if bare else words_around(config, span)
     if isinstance(span, Image):
-        count = span.grid[1] * span.grid[2] // 16 if isinstance(layout, CanvasLayout) else layout.tokens(span)
+        cells = span.grid[1] * span.grid[2] // layout.merge**2  # a canvas lays out no `Image`
+        count = cells if isinstance(layout, CanvasLayout) else layout.tokens(span)
         return _between(around, [config.image_token_id] * count, IMAGE)
     # GLM-V has brackets around a whole clip, and shows its frames as pictures; Ernie has the brackets alone.
     bracketed = getattr(config, "video_start_token_id", None) is not None
@@ -146,7 +161,8 @@ def _shown(subject: Subject, span: Image | Video, bare: bool) -> tuple[list[int]
     return words, kinds
 
 
-def _around(config: Any, span: Span) -> tuple[list[int], list[int]]:
+def words_around(config: Any, span: Span) -> tuple[list[int], list[int]]:
+    """The word before a picture or a clip and the one behind it, each none where the configuration names none."""
     for pair in _AROUND_CLIPS if isinstance(span, Video) else _AROUND_PICTURES:
         start, end = (getattr(config, name, None) for name in pair)
         if start is not None and end is not None:
@@ -160,9 +176,9 @@ def _between(around: tuple[list[int], list[int]], words: list[int], kind: int) -
     return before + words + behind, [TEXT] * len(before) + [kind] * len(words) + [TEXT] * len(behind)
 
 
-def _pixels(subject: Subject, patches: int) -> Tensor:
-    """Random pixels of `patches` patches, in the shape of the family's processor."""
-    vision = subject.small.vision_config
+def pixels_shape(subject: Subject, patches: int) -> tuple[int, ...]:
+    """The shape in which the family's processor hands over the pixels of `patches` patches."""
+    vision = subject.config.vision_config
     side = vision.patch_size
     frames = getattr(vision, "temporal_patch_size", None) or subject.family.temporal_patch
     shapes = {
@@ -170,6 +186,4 @@ def _pixels(subject: Subject, patches: int) -> Tensor:
         "paddleocr-vl": (patches, 3, side, side),
     }
     name = subject.family.name
-    shape = shapes.get(name) or shapes.get(subject.family.patch_order) or (patches, 3 * frames * side * side)
-    generator = torch.Generator().manual_seed(0)
-    return torch.randn(shape, generator=generator)
+    return shapes.get(name) or shapes.get(subject.family.patch_order) or (patches, 3 * frames * side * side)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,16 @@ from mrope.families.checkpoint import read_json
 from mrope.families.rope import read_rotary
 from mrope.hf.checkup.report import Finding
 from mrope.hf.checkup.subject import Subject
-from mrope.hf.reading import layout_of
+from mrope.layouts import GridLayout, OmniLayout
 from mrope.rotary import Rotary
 
 _FEWEST_TOKENS = 32  # a largest picture of fewer tokens is a number in another unit
+
+_WORDS = ("image_token_id", "video_token_id", "audio_token_id")  # which the model finds pictures, clips and sounds by
+_COUNTS = (
+    *("num_hidden_layers", "depth", "num_attention_heads", "num_heads", "num_key_value_heads", "vocab_size"),
+    *("intermediate_size", "patch_size", "temporal_patch_size", "spatial_merge_size"),
+)
 
 
 def rotaries(subject: Subject) -> Iterator[tuple[str, Rotary | None, str | None]]:
@@ -54,31 +61,82 @@ def splits(subject: Subject) -> Iterator[Finding]:
 
 
 def words(subject: Subject) -> Iterator[Finding]:
-    """The words that pictures are found by have ids."""
-    omni = hasattr(subject.config, "position_id_per_seconds")
+    """The words that pictures are found by have ids, of the vocabulary, and each its own."""
+    config = subject.config
+    omni = hasattr(config, "position_id_per_seconds")
+    where = " of the thinker" if omni else ""
     for name in ("image_token_id", *(("vision_start_token_id", "audio_start_token_id") if omni else ())):
-        if getattr(subject.config, name, None) is None:
+        if getattr(config, name, None) is None:
+            yield _word(f"{name} is not stated, and its class has no default", name, where)
+    ids = {name: getattr(config, name) for name in _WORDS if isinstance(getattr(config, name, None), int)}
+    vocabulary = getattr(getattr(config, "text_config", config), "vocab_size", None)
+    for number, (name, word) in enumerate(ids.items()):
+        if isinstance(vocabulary, int) and not 0 <= word < vocabulary:
+            yield _word(f"{name} is {word}, and the vocabulary has {vocabulary} words", name, where)
+        if (other := next((each for each in list(ids)[:number] if ids[each] == word), None)) is not None:
+            yield _word(f"{name} and {other} are both {word}", name, where)
+
+
+def _word(seen: str, name: str, where: str) -> Finding:
+    return Finding(
+        check="words",
+        level="wrong",
+        rule="the model finds pictures and sounds by the ids of words",
+        seen=seen,
+        right="the word's id in the tokenizer",
+        fix=f"set {name} in the configuration{where}",
+    )
+
+
+def sizes(subject: Subject) -> Iterator[Finding]:
+    """Counts and sides are at least 1, and heads share the width, and keys and values, evenly."""
+    config = subject.config
+    sections = {name: getattr(config, name, None) for name in ("text_config", "vision_config")}
+    if sections["text_config"] is None:
+        sections = {"configuration": config}
+    for where, section in sections.items():
+        stated = {name: getattr(section, name, None) for name in (*_COUNTS, "hidden_size", "embed_dim", "head_dim")}
+        counts = {name: value for name, value in stated.items() if isinstance(value, int)}
+        troubles = [(f"{name} is {value}", "at least 1", name) for name, value in counts.items() if value < 1]
+        heads = counts.get("num_attention_heads") or counts.get("num_heads") or 1
+        shares: dict[str, tuple[int | None, int | None]] = {
+            "num_key_value_heads": (heads, counts.get("num_key_value_heads"))
+        }
+        if "head_dim" not in counts:
+            name = "embed_dim" if "embed_dim" in counts else "hidden_size"
+            shares[name] = (counts.get(name), heads)
+        for name, (whole, part) in shares.items():
+            if not troubles and whole and part and whole % part:
+                seen = f"{name} is {counts[name]} with {heads} attention heads"
+                troubles.append((seen, "the one divides the other", name))
+        for seen, right, name in troubles:
             yield Finding(
-                check="words",
+                check="sizes",
                 level="wrong",
-                rule="the model finds pictures and sounds by the ids of words",
-                seen=f"{name} is not stated, and its class has no default",
-                right="the word's id in the tokenizer",
-                fix=f"set {name} in the configuration" + (" of the thinker" if omni else ""),
+                rule="counts and sides are at least 1, and heads share what they have evenly",
+                seen=f"{seen} in the {where}",
+                right=right,
+                fix=f"set {name} to what the checkpoint was trained with"
+                + ("" if name in _COUNTS else ", or state head_dim"),
             )
 
 
 def rates(subject: Subject) -> Iterator[Finding]:
     """Clips go by the clock of training."""
-    right = getattr(subject.family.layout, "ids_per_second", None)
-    seen = None if right is None else getattr(layout_of(subject.config), "ids_per_second", None)
+    layout = subject.family.layout
+    if isinstance(layout, OmniLayout):
+        scope, key = subject.config, "position_id_per_seconds"
+    elif isinstance(layout, GridLayout) and layout.time == "seconds":
+        scope, key = subject.config.vision_config, "tokens_per_second"
+    else:
+        return
+    seen, right = getattr(scope, key, None), layout.ids_per_second
     if seen is not None and seen != right:
-        key = "position_id_per_seconds" if hasattr(subject.config, "position_id_per_seconds") else "tokens_per_second"
         yield Finding(
             check="ids-per-second",
             level="wrong",
             rule="clips take as many positions a second as in training",
-            seen=f"{key} is {seen:g}",
+            seen=f"{key} is {seen}",
             right=f"{right:g}, as released for {subject.family.name}",
             fix=f"set {key} to {right:g}, unless these weights were trained otherwise",
         )
@@ -86,32 +144,37 @@ def rates(subject: Subject) -> Iterator[Finding]:
 
 def extension(subject: Subject) -> Iterator[Finding]:
     """A context extension treats the axes alike."""
-    from mrope.probes.audits.frequencies import frequency_report
+    from mrope.probes.audits.frequencies import Trained, frequency_report
 
     for where, own, _ in rotaries(subject):
-        if own is None or own.frequencies.extension is None or own.frequencies.needs_length:
+        if own is None or own.frequencies.extension is None:
             continue
-        report = frequency_report(own, axes=subject.family.axes)
-        slowed = {
-            axis.name: (axis.stretch.full + axis.stretch.stopped, axis.pairs, axis.stretch.most)
-            for axis in report.axes
-            if axis.stretch is not None
-        }
-        none = [axis.name for axis in report.axes if axis.stretch is not None and axis.stretch.kept == axis.pairs]
-        starved = [name for name, (full, pairs, _) in slowed.items() if full == pairs]
-        if starved and none:
-            name = starved[0]
-            most = slowed[name][2]
+        lengths: list[dict[str, Any]] = [{}]
+        if own.frequencies.needs_length:  # within the trained length, and beyond
+            reach = Trained(length=own.frequencies.extension.trained, source=where)  # pyright: ignore[reportAttributeAccessIssue]
+            lengths = [{"trained": reach, "target": times * reach.length} for times in (1, 2)]
+        for more in lengths:
+            axes = [axis for axis in frequency_report(own, axes=subject.family.axes, **more).axes if axis.pairs]
+            slowed = {axis.name: axis.stretch for axis in axes if axis.stretch is not None}
+            pairs = {axis.name: axis.pairs for axis in axes}
+            none = [name for name, stretch in slowed.items() if stretch.kept == pairs[name]]
+            starved = [name for name, stretch in slowed.items() if stretch.kept == 0]
+            if not (starved and none):
+                continue
+            name = max(starved, key=lambda each: slowed[each].least or math.inf)
+            least, most = slowed[name].least, slowed[name].most
+            times = f"{most:.3g}" if least == most else f"{least:.3g} to {most:.3g}"
             yield Finding(
                 check="extension",
                 level="risky",
                 rule="a context extension leaves each axis some pairs that tell neighbouring cells apart",
-                seen=f"{where}: all {slowed[name][1]} pairs of {name} turn "
-                + (f"{most:.3g} times slower" if most else "no more")
+                seen=f"{where}: all {pairs[name]} pairs of {name} turn "
+                + (f"{times} times slower" if most else "no more")
                 + f", and none of {none[0]}",
                 right="no extension on short inputs, or one an axis",
                 fix="mrope frequencies --config FOLDER --advise TRAINED TARGET, or one an axis: --extend t=yarn:4",
             )
+            break
 
 
 # -------------------------------------------------------------------------------------------- a checkpoint's files

@@ -6,6 +6,7 @@ import inspect
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -165,8 +166,11 @@ def _cache_in(output: Any) -> Any:
 
 
 def _fill_words(config: Any) -> None:
-    """Give an omni model the words around pictures that its class does not name, so that a prompt can be made."""
+    """Put words right without which no prompt can be made: that of clips, where it is the one of pictures, and those
+    around the pictures of an omni model, which its class does not name."""
     free = iter(sorted(set(range(VOCABULARY // 2, VOCABULARY)) - words_of(config)))
+    if getattr(config, "video_token_id", None) == config.image_token_id is not None:
+        config.video_token_id = next(free)
     if hasattr(config, "position_id_per_seconds"):
         for name in ("vision_start_token_id", "vision_end_token_id", "audio_end_token_id"):
             if getattr(config, name, None) is None:
@@ -205,13 +209,13 @@ def read_subject(target: Any) -> Subject:
 
     Raises:
         TypeError: it is none of these, or of no family of ours.
-        ValueError: there is no such file or name.
+        ValueError: there is no such file or name, or transformers takes no such configuration.
     """
     if isinstance(target, (str, os.PathLike)):
         subject = _from_name(target)
     elif isinstance(target, Mapping):
         subject = Subject("a configuration", _config(target, "the configuration"))
-    elif isinstance(target, nn.Module):
+    elif isinstance(target, nn.Module) and hasattr(target, "config"):
         subject = Subject(f"this {type(target).__name__}", target.config, given=target)
     elif isinstance(target, type):
         subject = _from_class(target)
@@ -259,4 +263,8 @@ def _config(stated: Mapping[str, Any], where: str) -> Any:
     if model_type not in CONFIG_MAPPING:
         raise ValueError(f"model_type in {where} is {model_type!r}, which the installed transformers does not know")
     made: Any = CONFIG_MAPPING[str(model_type)]
-    return made.from_dict(dict(stated))
+    try:
+        return made.from_dict(deepcopy(dict(stated)))
+    except Exception as error:  # transformers raises whatever its checks run into
+        words = " ".join(str(error).split()) or type(error).__name__
+        raise ValueError(f"{made.__name__} of transformers refuses {where}: {words}") from None
