@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from mrope.hf.checkup.compare import PLUG, attempt, first_difference, ids_at
-from mrope.hf.checkup.prompts import WIDE, batch, clip, text_ids, text_words
+from mrope.hf.checkup.prompts import WIDE, batch, clip, fitted, text_ids, text_words
 from mrope.hf.checkup.report import Finding
 from mrope.hf.checkup.subject import Subject
 from mrope.layouts import OmniLayout
@@ -162,7 +162,7 @@ def _frames(subject: Subject) -> int:
 
 def _with_sound(subject: Subject, clips: tuple[Video, ...]) -> dict[str, Any]:
     """A prompt of these clips, with text around each."""
-    config, layout = subject.small, subject.layout
+    config, layout, clips = subject.small, subject.layout, tuple(fitted(subject, each) for each in clips)
     assert isinstance(layout, OmniLayout)
     row = text_words(subject, 3)
     for each in clips:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from mrope.hf.checkup.shrink import words_of
 from mrope.hf.checkup.subject import Subject
 from mrope.layouts import CanvasLayout, GenerationLayout, OmniLayout
 from mrope.spans import Image, Span, Text, Video
+
+AnySpan = TypeVar("AnySpan", bound=Span)
 
 _AROUND_PICTURES = (
     ("im_start_id", "im_end_id"),
@@ -44,7 +46,7 @@ def clip(subject: Subject, grid: tuple[int, int, int]) -> Video:
     return Video(grid, stamp=STAMP) if time == "stamps" else Video(grid)
 
 
-def fitted(subject: Subject, span: Span) -> Span:
+def fitted(subject: Subject, span: AnySpan) -> AnySpan:
     """`span` with as many tokens where the configuration states another merge than the family's."""
     if not isinstance(span, (Image, Video)):
         return span
