@@ -103,7 +103,8 @@ def train(steps: int, *, rate: float = 2e-3, seed: int = 0) -> Any:
     torch.manual_seed(seed)
     rng, finder = np.random.default_rng(seed), model()
     optimiser = torch.optim.AdamW(finder.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps, pct_start=0.1)
+    warmup = 0.1 if steps != 10 else 0.2  # OneCycleLR divides by zero where it takes one step
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps, pct_start=warmup)
     for step in range(steps):
         inputs, _ = batch(*draw(32, rng))
         labels = inputs["input_ids"].clone()
@@ -156,4 +157,7 @@ def main(steps: int = 600) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=600, help="optimiser steps")
-    main(parser.parse_args().steps)
+    options = parser.parse_args()
+    if options.steps < 1:
+        parser.error(f"--steps is {options.steps}; expected at least 1")
+    main(options.steps)

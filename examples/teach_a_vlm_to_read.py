@@ -106,7 +106,8 @@ def train(steps: int, *, among: list[Shape] = SHAPES, rate: float = 2e-3, blind:
     torch.manual_seed(seed)
     rng, reader = np.random.default_rng(seed), model()
     optimiser = torch.optim.AdamW(reader.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.05)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps, pct_start=0.1)
+    warmup = 0.1 if steps != 10 else 0.2  # OneCycleLR divides by zero where it takes one step
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, rate, total_steps=steps, pct_start=warmup)
     for step in range(steps):
         shapes = [among[int(index)] for index in rng.integers(len(among), size=32)]
         loss = reader(**batch(reader, shapes, rng, blind=blind)).loss
@@ -146,4 +147,6 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=1200, help="optimiser steps")
     parser.add_argument("--blind", action="store_true", help="train the twin that is shown other pictures")
     options = parser.parse_args()
+    if options.steps < 1:
+        parser.error(f"--steps is {options.steps}; expected at least 1")
     main(options.steps, blind=options.blind)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import copy
 import importlib.util
+import inspect
 import math
 import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +20,14 @@ import torch
 import transformers
 from sources import ROOT
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+from transformers import AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText, GenerationMixin
 
 import mrope
 from mrope import AxisSplit
 from mrope.encodings import Alibi, MixedRope, QwenVisionRope, ShawBias
-from mrope.hf import build_vlm
+from mrope.hf import build_vlm, compare, doctor, layout_of, read_positions, read_spans, take_rows, vllm_positions
 from mrope.hf.cache import cache_of
-from mrope.vision import VisionEncoder, VitConfig
+from mrope.vision import VisionEncoder, VitConfig, patchify_video
 from mrope.vlm import Vlm, VlmConfig, add_lora, freeze
 from mrope.vlm.encoder import describe, restore
 from mrope.vlm.guide import axis_of_columns, tables
@@ -329,19 +331,63 @@ def test_rows_do_not_depend_on_their_neighbours_or_on_padding() -> None:
         torch.testing.assert_close(together[row, -length:], model(**alone).logits[0], **ROUNDING)
 
 
-@torch.no_grad()
-def test_packed_rows_equal_their_documents_alone() -> None:
-    model = built()
-    (one, ids_one), (two, ids_two) = (batch([row]) for row in ROWS[:2])
-    text = torch.cat([torch.arange(ids.shape[-1]) for ids in (ids_one, ids_two)])[None, None]
-    packed = {
-        "input_ids": torch.cat([one["input_ids"], two["input_ids"]], dim=1),
-        "pixel_values": torch.cat([one["pixel_values"], two["pixel_values"]]),
-        "image_grid_thw": torch.cat([one["image_grid_thw"], two["image_grid_thw"]]),
-        "position_ids": torch.cat([text, torch.cat([ids_one, ids_two], dim=-1)]),
+def packed(rows: Sequence[Sequence[Sequence[Item]]], side: str) -> tuple[dict[str, Any], list[list[dict[str, Any]]]]:
+    """What the model takes for rows of documents, without a mask; and for each document alone."""
+    alone = [[batch([document]) for document in row] for row in rows]
+    flat = [one for row in alone for one, _ in row]
+    ids = [torch.cat([torch.cat([torch.arange(at.shape[-1])[None, None], at]) for _, at in row], -1) for row in alone]
+    inputs = {
+        "input_ids": padded([torch.cat([one["input_ids"][0] for one, _ in row]) for row in alone], side),
+        "position_ids": torch.stack([padded([each[axis, 0] for each in ids], side) for axis in range(4)]),
     }
-    wanted = torch.cat([model(**each).logits for each in (one, two)], dim=1)
-    torch.testing.assert_close(model(**packed, use_cache=False).logits, wanted, **ROUNDING)
+    for name in ("pixel_values", "image_grid_thw"):
+        inputs[name] = torch.cat([one[name] for one in flat if name in one])
+    return inputs, [[one for one, _ in row] for row in alone]
+
+
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}], ids=["by default", "without a cache"])
+@pytest.mark.parametrize("mask", [False, True], ids=["no mask", "a mask of ones"])
+@pytest.mark.parametrize("train", [False, True], ids=["eval", "train"])
+@torch.no_grad()
+def test_packed_rows_do_not_attend_across_documents(options: dict[str, Any], mask: bool, train: bool) -> None:
+    model = built("qwen3", deepstack=(0,)).train(train)
+    inputs, alone = packed([ROWS[:2]], "right")
+    if mask:
+        options = options | {"attention_mask": torch.ones_like(inputs["input_ids"])}
+    wanted = torch.cat([model(**each).logits for each in alone[0]], dim=1)
+    torch.testing.assert_close(model(**inputs, **options).logits, wanted, **ROUNDING)
+
+
+@by_side
+@torch.no_grad()
+def test_packed_rows_with_padding_do_not_attend_across_documents(side: str) -> None:
+    model = built()
+    inputs, alone = packed([ROWS[:2], [ROWS[2], [20, TALL], [21, 22]]], side)
+    inputs["attention_mask"] = (inputs["input_ids"] != 0).long()
+    given = model(**inputs).logits
+    for row, documents in enumerate(alone):
+        wanted = torch.cat([model(**each).logits[0] for each in documents])
+        torch.testing.assert_close(given[row][inputs["attention_mask"][row] != 0], wanted, **ROUNDING)
+
+
+@by_language
+@torch.no_grad()
+def test_packed_text_does_not_attend_across_documents(kind: str) -> None:
+    model = built(kind)
+    words, ids = torch.arange(3, 15)[None], torch.cat([torch.arange(5), torch.arange(7)])[None]
+    wanted = torch.cat([model(words[:, :5]).logits, model(words[:, 5:]).logits], dim=1)
+    for extra in ({}, {"attention_mask": torch.ones_like(words)}):
+        torch.testing.assert_close(model(words, position_ids=ids, **extra).logits, wanted, **ROUNDING)
+    with pytest.raises(ValueError, match=r"position_ids start again at token 5 of row 0.*expected use_cache=False"):
+        model(words, position_ids=ids, use_cache=True)
+
+
+@torch.no_grad()
+def test_a_picture_that_the_mask_hides_is_not_there() -> None:
+    model, (inputs, _) = built(), batch([[3, TWO, 4, 5]])
+    inputs["attention_mask"][0, 1:7] = 0
+    kept = inputs["attention_mask"][0] != 0
+    torch.testing.assert_close(model(**inputs).logits[0, kept], model(torch.tensor([[3, 4, 5]])).logits[0], **ROUNDING)
 
 
 @torch.no_grad()
@@ -408,6 +454,26 @@ def test_generate_equals_whole_forwards(kind: str, options: dict[str, Any]) -> N
             assert torch.equal(written, by_whole_forwards(model, inputs, 4))
 
 
+@pytest.mark.parametrize(
+    ("row", "bias"), [([5, TWO, 7], None), ([5, 7, TWO], {(20,): 1e6})], ids=["drafts refused", "drafts taken"]
+)
+@torch.no_grad()
+def test_drafts_of_another_built_model_go_on_behind_the_picture(row: list[Item], bias: Any) -> None:
+    """With the bias all words are 20, drafts among them; without it random drafts are refused."""
+    model, assistant = built(), built("qwen2")
+    assistant.generation_config.num_assistant_tokens, assistant.generation_config.assistant_confidence_threshold = 3, 0
+    inputs, _ = batch([row])
+    model.generation_config.eos_token_id = None
+    fixed = {"max_new_tokens": 6, "do_sample": False, "sequence_bias": bias}
+    fixed |= {"suppress_tokens": [IMAGE, VIDEO], "output_logits": True, "return_dict_in_generate": True}
+    given = model.generate(**inputs, **fixed, assistant_model=assistant)
+    whole = {"input_ids": given.sequences, "attention_mask": torch.ones_like(given.sequences)}
+    wanted = model(**(inputs | whole)).logits[:, -7:-1]
+    torch.testing.assert_close(torch.stack(given.logits, 1), wanted, **ROUNDING)
+    words = torch.full((1, 6), 20) if bias else wanted[..., :IMAGE].argmax(-1)
+    assert torch.equal(given.sequences[:, -6:], words)
+
+
 @torch.no_grad()
 def test_beams_of_a_batch_equal_those_of_its_rows_alone() -> None:
     model = built()
@@ -446,6 +512,87 @@ def test_a_second_turn_brings_a_new_picture_on_top_of_the_cache() -> None:
     fixed = {"max_new_tokens": 3, "do_sample": False}
     written = model.generate(**(parts[1] | {"input_ids": inputs["input_ids"]}), **cache, **fixed)
     assert torch.equal(written, model.generate(**inputs, **fixed))
+
+
+@torch.no_grad()
+def test_a_placeholder_of_the_vocabulary_is_not_written() -> None:
+    model = built(image_token_id=50, video_token_id=51)
+    inputs, _ = batch([[5, TWO, 7], [9, TALL]])
+    inputs["input_ids"] = inputs["input_ids"].masked_fill(inputs["input_ids"] == IMAGE, 50)
+    bias = {(50,): 1e6, (51,): 1e6, (20,): 1e5}
+    written = model.generate(**inputs, max_new_tokens=4, sequence_bias=bias, eos_token_id=None)
+    assert written[:, -4:].tolist() == [[20] * 4] * 2
+
+
+@torch.no_grad()
+def test_a_written_placeholder_of_the_vocabulary_goes_on_as_a_word() -> None:
+    alone = language("llama")
+    model = build_vlm(vit(), copy.deepcopy(alone), split=SPLITS["llama"], image_token_id=50, video_token_id=51).eval()
+    options = {"max_new_tokens": 5, "do_sample": False, "sequence_bias": {(50,): 1e6}, "eos_token_id": None}
+    model.generation_config.suppress_tokens = None
+    wanted, given = (
+        each.generate(torch.tensor([[3, 4, 5]]), **options, output_logits=True, return_dict_in_generate=True)
+        for each in (alone, model)
+    )
+    assert given.sequences[0, 3:].tolist() == [50] * 5
+    assert torch.equal(torch.stack(given.logits), torch.stack(wanted.logits))
+    with pytest.raises(ValueError, match="token 1 of row 0 is the placeholder 50"):
+        model(torch.tensor([[3, 50]]))  # a prompt that lacks its picture
+
+
+from_new_tokens = pytest.mark.skipif(
+    "next_sequence_length"
+    not in inspect.signature(GenerationMixin.__dict__["prepare_inputs_for_generation"]).parameters,
+    reason="this transformers begins again with the slot of one token, and Phi-3 alone is off too",
+)
+
+
+def phi(most: int) -> Any:
+    """A language model whose long factors begin behind `most` positions."""
+    rope = {"rope_type": "longrope", "rope_theta": THETA}
+    rope |= {"short_factor": [1.0] * PAIRS, "long_factor": [3.0] * PAIRS, "original_max_position_embeddings": most}
+    config = transformers.Phi3Config(
+        **(text_settings() | {"max_position_embeddings": 64, "eos_token_id": None}),
+        original_max_position_embeddings=most,
+        rope_parameters=rope,
+    )
+    config._attn_implementation = "eager"
+    return lively(AutoModelForCausalLM.from_config(config))
+
+
+@from_new_tokens
+@torch.no_grad()
+def test_behind_the_original_length_longrope_begins_again_as_in_the_language_model() -> None:
+    alone = phi(20)
+    model = build_vlm(vit(), copy.deepcopy(alone), split=SPLITS["qwen2"]).eval()
+    words = padded([torch.arange(3, 20), torch.arange(40, 50)], "left")
+    options = {"max_new_tokens": 8, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    wanted, given = (each.generate(words, attention_mask=(words != 0).long(), **options) for each in (alone, model))
+    assert torch.equal(torch.stack(given.logits), torch.stack(wanted.logits))
+
+
+@from_new_tokens
+@pytest.mark.parametrize("most", [12, 17])
+@torch.no_grad()
+def test_longrope_begins_again_with_pictures_where_positions_pass_the_original_length(most: int) -> None:
+    model = lively(build_vlm(vit(), phi(most), split=SPLITS["qwen2"]))
+    inputs, _ = batch([[3, CLIP, 4, 5, 6, 7], [8, 9, TWO]])  # the next position of the first row is 8
+    options = {"max_new_tokens": 10, "do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    given = model.generate(**inputs, **options)
+    for step, logits in enumerate(given.logits):
+        until = inputs["input_ids"].shape[1] + step
+        mask = torch.cat([inputs["attention_mask"], torch.ones(2, step, dtype=torch.int64)], dim=1)
+        whole = inputs | {"input_ids": given.sequences[:, :until], "attention_mask": mask}
+        torch.testing.assert_close(logits, model(**whole).logits[:, -1], **ROUNDING)
+
+
+@torch.no_grad()
+def test_a_picture_on_a_cache_of_the_language_model_alone_is_refused() -> None:
+    model, (inputs, _) = built(), batch([[TALL, 5]])
+    begun = model.language_model(torch.tensor([[7, 8, 9]]))
+    inputs["attention_mask"] = torch.ones(1, 3 + 4, dtype=torch.int64)
+    with pytest.raises(ValueError, match="3 tokens that did not come through this model as it is"):
+        model(**inputs, **{_cache_name(begun): cache_of(begun)})
 
 
 @torch.no_grad()
@@ -494,7 +641,7 @@ def test_a_saved_model_loads_equal(vision: Any, tied: bool, tmp_path: Path) -> N
     inputs, _ = batch(ROWS)
     wanted = lively(model)(**inputs).logits
     model.save_pretrained(tmp_path)
-    for loader in (Vlm, AutoModelForImageTextToText, AutoModelForCausalLM):
+    for loader in (Vlm, AutoModel, AutoModelForImageTextToText, AutoModelForCausalLM):
         again: Any = loader.from_pretrained(tmp_path, attn_implementation="eager")
         assert type(again) is Vlm
         assert torch.equal(again(**inputs).logits, wanted)
@@ -542,16 +689,57 @@ def test_the_loss_is_that_of_the_next_word_and_skips_placeholders() -> None:
     assert torch.equal(model(**inputs, labels=inputs["input_ids"], return_dict=False)[1], output.logits)
 
 
+def test_placeholders_that_were_counted_among_the_labels_are_refused() -> None:
+    model = built()
+    inputs, _ = batch(ROWS[:1])
+    labels = inputs["input_ids"]
+    with pytest.raises(ValueError, match="labels hold the placeholder 90, and num_items_in_batch counts it; expected"):
+        model(**inputs, labels=labels, num_items_in_batch=(labels[:, 1:] != -100).sum())
+    learnt = labels.masked_fill(labels == IMAGE, -100)
+    count = (learnt[:, 1:] != -100).sum()
+    own = model(**inputs, labels=labels).loss
+    torch.testing.assert_close(model(**inputs, labels=learnt, num_items_in_batch=count).loss, own)
+    torch.testing.assert_close(model(**inputs, labels=learnt, num_items_in_batch=2 * count).loss, own / 2)
+
+
+def test_words_that_are_added_push_the_placeholders_on(tmp_path: Path) -> None:
+    model = built()
+    model.config.video_token_id = 200
+    inputs, _ = batch(ROWS)
+    with torch.no_grad():
+        before = model(**inputs).logits
+        model.resize_token_embeddings(95)
+        assert (model.config.image_token_id, model.config.video_token_id) == (95, 200)
+        inputs["input_ids"] = inputs["input_ids"].masked_fill(inputs["input_ids"] == IMAGE, 95)
+        assert_same(model(**inputs).logits[..., :WORDS], before, inputs["attention_mask"])
+        words = torch.tensor([[3, 90, 91, 94]])
+        assert torch.equal(model(words).logits, model.language_model(words).logits)
+        model.save_pretrained(tmp_path)
+        again: Any = Vlm.from_pretrained(tmp_path, attn_implementation="eager")
+        assert torch.equal(again(**inputs).logits, model(**inputs).logits)
+        assert (again.config.image_token_id, again.config.text_config.vocab_size) == (95, 95)
+
+
+def test_both_placeholders_move_where_both_would_become_words_and_words_stay_words() -> None:
+    model, chosen = built(), built(image_token_id=50)
+    for each in (model, chosen):
+        each.resize_token_embeddings(92)
+    assert (model.config.image_token_id, model.config.video_token_id) == (92, 93)
+    assert (chosen.config.image_token_id, chosen.config.video_token_id) == (50, 92)
+
+
 def test_recomputed_layers_give_equal_gradients() -> None:
     model = built(deepstack=(0, 1)).train()
     inputs, _ = batch(ROWS)
-    gradients = []
+    gradients, runs = [], []
+    model.encoder.blocks[2].register_forward_hook(lambda *_: runs.append(1))
     for again in (False, True):
         if again:
             getattr(model, "activation_checkpointing_enable", model.gradient_checkpointing_enable)()
         model.zero_grad()
         model(**inputs, labels=inputs["input_ids"], use_cache=False).loss.backward()
         gradients.append([parameter.grad.clone() for parameter in model.parameters()])
+    assert len(runs) == 1 + 2  # the encoder, too, runs again
     assert all(torch.equal(one, other) for one, other in zip(*gradients, strict=True))
 
 
@@ -581,7 +769,8 @@ def test_unknown_parts_are_refused() -> None:
 def collate(rows: list[dict[str, Any]]) -> dict[str, Any]:
     inputs, _ = batch([row["items"] for row in rows])
     inputs["pixel_values"] = torch.cat([row["pixels"] for row in rows])
-    return inputs | {"labels": inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, -100)}
+    unlearnt = (inputs["attention_mask"] == 0) | (inputs["input_ids"] >= WORDS)
+    return inputs | {"labels": inputs["input_ids"].masked_fill(unlearnt, -100)}
 
 
 def test_transformers_trainer_trains_and_saves_it(tmp_path: Path) -> None:
@@ -634,6 +823,34 @@ def test_lora_trains_adapters_and_mergers_alone(tmp_path: Path) -> None:
         assert torch.equal(again(**inputs).logits, model(**inputs).logits)
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # peft asks for it
+def test_parts_are_frozen_under_adapters_too() -> None:
+    pytest.importorskip("peft", reason="LoRA needs peft")
+    model = add_lora(built(deepstack=(0,)), rank=4)
+
+    def trained() -> set[str]:
+        names = (name for name, parameter in model.named_parameters() if parameter.requires_grad)
+        return {"lora" if "lora_" in name else "merger" if "merger" in name else "deepstack" for name in names}
+
+    assert trained() == {"lora", "merger", "deepstack"}
+    assert freeze(model, "vision") is model
+    assert trained() == {"lora", "merger", "deepstack"}
+    freeze(model, "merger")
+    assert trained() == {"lora"}
+    freeze(model, "language")
+    assert trained() == set()
+    for given in (model, model.base_model.model):
+        with pytest.raises(ValueError, match="has adapters"):
+            add_lora(given)
+
+
+@pytest.mark.parametrize("function", [add_lora, lambda model: freeze(model, "language")], ids=["add_lora", "freeze"])
+def test_parts_of_what_was_not_built_are_refused(function: Any) -> None:
+    for given in (language("qwen3"), text_config("qwen3"), None):
+        with pytest.raises(TypeError, match="expected what build_vlm made"):
+            function(given)
+
+
 @pytest.mark.skipif(importlib.util.find_spec("peft") is not None, reason="peft is installed")
 def test_a_missing_peft_is_one_line_that_names_the_extra() -> None:
     with pytest.raises(ImportError, match=r"LoRA needs peft.*mrope\[train\]"):
@@ -684,6 +901,78 @@ def test_a_family_says_how_pictures_are_cut_split_and_placed(name: str, patch: i
     assert model.encoder.config.patch_dim == 3 * 2 * patch * patch
     own = family.positions(["text:1", mrope.Image(patches.plans[0].grid), "text:1"]).ids[:, None]
     assert torch.equal(model(**inputs).logits, model(**inputs, position_ids=own).logits)
+
+
+@pytest.mark.parametrize(
+    ("name", "head_dim", "counts"),
+    [("qwen3.5", 128, (23, 21, 20)), ("qwen3.5", 80, (15, 13, 12)), ("qwen4-exp", 256, (45, 43, 40))],
+)
+def test_the_split_of_a_family_is_rounded_to_counts_that_can_be_dealt(
+    name: str, head_dim: int, counts: tuple[int, ...]
+) -> None:
+    model = build_vlm(vit(), text_config("qwen3", head_dim=head_dim), family=name)
+    assert model.config.split == AxisSplit(counts, "interleaved")
+
+
+def test_the_record_of_a_family_is_taken_as_its_name() -> None:
+    model = build_vlm(vit(), text_config("qwen3"), family=mrope.family("qwen3-vl"))
+    assert model.config.family == "qwen3-vl"
+    assert model.config.record == mrope.family("qwen3-vl")
+
+
+@torch.no_grad()
+def test_a_clip_is_cut_for_a_model_of_no_family() -> None:
+    model = built("qwen2", merge=2)
+    frames = torch.randint(0, 256, (5, 3, 64, 96), dtype=torch.uint8)
+    clip = patchify_video(frames, model.config.record, fps=2.0)
+    assert clip.grids.tolist() == [[5, 4, 6]]
+    assert torch.equal(clip.values, model.config.record.patchify(list(frames)).values)
+    inputs, ids = batch([[3, (5, 4, 6), 4]])
+    inputs["pixel_values_videos"] = clip.values
+    given = model(**inputs).logits
+    assert_same(given, expected("qwen2", model, inputs, ids), inputs["attention_mask"])
+    assert not torch.allclose(given, expected("qwen2", model, inputs, ids[[0, 2, 1]]), atol=1e-4)
+    long = patchify_video(frames[:1].repeat(200, 1, 1, 1), model.config.record, fps=2.0, max_tokens=900)
+    assert int(long.grids.prod()) // 4 <= 900
+
+
+@by_side
+def test_batches_of_a_built_model_are_read_by_its_configuration(side: str) -> None:
+    config = built().config
+    for rows in (ROWS, MOVING):
+        inputs, ids = batch(rows, side)
+        assert torch.equal(read_positions(inputs, config), ids)
+    inputs, _ = batch(ROWS, side)
+    assert read_spans(inputs, config)[1][1:3] == [mrope.Image(TALL), mrope.Text(4)]
+    second = take_rows(inputs, [1], config)
+    assert second["image_grid_thw"].tolist() == [list(TALL), list(TWO)]
+    second = {name: second[name] for name in ("input_ids", "attention_mask", "image_grid_thw")}
+    ids, delta = vllm_positions(second, config)
+    assert torch.equal(ids, by_hand(ROWS[1]))
+    assert delta == int(by_hand(ROWS[1]).max()) + 1 - ids.shape[1]
+    family = build_vlm(vit(), text_config("qwen3"), family="glm4v").config
+    assert layout_of(family) == mrope.family("glm4v").layout
+
+
+@torch.no_grad()
+def test_two_built_models_part_where_they_differ() -> None:
+    model, (inputs, ids) = built(deepstack=(0,)), batch(ROWS)
+    other = copy.deepcopy(model)
+    assert compare(model, other, inputs).first is None
+    other.language_model.model.layers[1].mlp.up_proj.weight[5] += 1
+    first = compare(model, other, inputs).first
+    assert first is not None
+    assert (first.name, first.place and first.place[:2]) == ("layer 1", (0, 4))  # behind padding
+    moved = compare(model, model, (inputs, inputs | {"position_ids": ids[[0, 2, 1]]}))
+    assert moved.first is not None
+    assert (moved.first.name, moved.first.values) == ("positions", (2.0, 3.0))  # of the second token of a picture
+    split = built(split=AxisSplit((7, 5, 4), "interleaved"), deepstack=(0,))
+    split.load_state_dict(model.state_dict())
+    first = compare(model, split, inputs).first
+    assert first is not None
+    assert first.name == "cos/sin"
+    with pytest.raises(TypeError, match="whose positions are ours; expected a model"):
+        compare(model, "qwen3-vl", inputs)
 
 
 def test_a_split_of_ones_own_goes_before_that_of_the_family() -> None:
@@ -749,6 +1038,15 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"split": SPLITS["llama"], "vision": shaw}, "cannot be written into a configuration"),
     ({"split": SPLITS["llama"], "vision": lambda: 3}, "vision"),
     ({"split": SPLITS["llama"], "language": 3}, "expected a checkpoint's folder or name"),
+    ({"split": SPLITS["llama"], "language": "/nope"}, "language is '/nope'; expected the folder of a checkpoint"),
+    ({"split": SPLITS["llama"], "language": Path("nope")}, "language is 'nope'; expected the folder of a checkpoint"),
+    ({"split": SPLITS["llama"], "language": transformers.Qwen2VLTextConfig()}, "Qwen2VLTextConfig, of which"),
+    ({"split": (4, 2, 2)}, "split"),
+    ({"split": "T*4 H*2 W*2"}, "split"),
+    ({"split": SPLITS["llama"], "deepstack": 3}, "deepstack"),
+    ({"split": SPLITS["llama"], "deepstack": None}, "deepstack"),
+    ({"split": SPLITS["llama"], "merge": 0}, "merge is 0; expected at least 1"),
+    ({"family": replace(mrope.family("qwen3-vl"), patch=8)}, "family is a changed record of qwen3-vl"),
     ({"split": SPLITS["llama"], "language": transformers.Gemma3TextConfig}, "one inv_freq for all layers"),
     ({"split": SPLITS["llama"], "language": transformers.GPT2Config}, "expected a causal model with layers"),
 ]
@@ -765,6 +1063,58 @@ def test_what_does_not_fit_is_refused_in_one_line(settings: dict[str, Any], mess
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         build_vlm(made, given, **settings)
     assert "\n" not in str(caught.value) or "jaxtyping" in type(caught.value).__module__
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"merge": 0}, "merge is 0; expected at least 1"),
+        ({"merge": 1}, "merge of the encoder is 2; expected 1"),
+        ({"patch": -1}, "patch is -1; expected at least 1"),
+        ({"patch": 14}, "patch_dim of the encoder is 768; expected 588"),
+        ({"family": "qwen2-vl"}, "patch is 16; expected 14"),
+        ({"image_token_id": "a"}, "image_token_id is 'a'; expected a whole number"),
+        ({"deepstack": [9]}, r"deepstack is \[9\]; expected numbers of the 3 blocks"),
+    ],
+)
+def test_a_configuration_that_does_not_go_with_its_encoder_is_refused(changed: dict[str, Any], message: str) -> None:
+    config = VlmConfig.from_dict(built().config.to_dict())
+    for name, value in changed.items():
+        setattr(config, name, value)
+    with pytest.raises((TypeError, ValueError), match=message):
+        Vlm(config)
+
+
+SHORT = torch.zeros(1, 5, dtype=torch.int64)
+MISFITS: dict[str, tuple[dict[str, Any], str]] = {
+    "five rows of ids": (
+        {"position_ids": SHORT[:, :1].expand(5, 1, 9)},
+        r"\(5, 1, 9\); expected \(3, 1, 9\), \(4, 1, 9\)",
+    ),
+    "two rows of ids": ({"position_ids": SHORT[:, :1].expand(2, 1, 9)}, r"\(2, 1, 9\); expected"),
+    "ids without a batch": ({"position_ids": SHORT[:, :1].expand(3, 9)}, r"\(3, 9\); expected"),
+    "too few ids": ({"position_ids": SHORT}, r"position_ids have shape \(1, 5\); expected"),
+    "too few types": ({"mm_token_type_ids": SHORT}, r"mm_token_type_ids have shape \(1, 5\); expected \(1, 9\)"),
+    "embeddings too": ({"inputs_embeds": torch.zeros(1, 9, WIDTH)}, "input_ids and inputs_embeds are both there"),
+    "no tokens": ({"input_ids": None}, "input_ids and inputs_embeds are both None"),
+    "no batch": ({"input_ids": SHORT[0]}, r"input_ids has shape \(5,\); expected \(B, N\)"),
+    "a misspelt word": ({"pixel_valuez": 1}, "pixel_valuez is no argument of forward; expected pixel_values"),
+    "one number of seconds": ({"second_per_grid_ts": 3.0}, "second_per_grid_ts is 3.0; expected a list"),
+    "grids of two sides": ({"image_grid_thw": torch.tensor([[4, 6]])}, r"\(1, 2\); expected \(n, 3\)"),
+    "grids of a list": ({"image_grid_thw": [[1, 4, 6]]}, "image_grid_thw"),
+    "pixels of a list": ({"pixel_values": [[0.0]]}, "pixel_values"),
+    "no pixels": ({"input_ids": SHORT, "pixel_values": None}, "image_grid_thw came without pixel_values"),
+}
+
+
+@pytest.mark.parametrize("case", MISFITS)
+@torch.no_grad()
+def test_arguments_of_another_form_are_refused_in_one_line(case: str) -> None:
+    model, (inputs, _) = built(), batch([[3, TWO, 4, 5]])
+    inputs.pop("attention_mask")
+    changed, message = MISFITS[case]
+    with pytest.raises((TypeError, ValueError), match=message):
+        model(**(inputs | changed))
 
 
 def test_placeholders_that_do_not_fit_the_grids_are_told() -> None:
@@ -786,3 +1136,18 @@ def test_placeholders_that_do_not_fit_the_grids_are_told() -> None:
     for given, message in faults:
         with pytest.raises(ValueError, match=message):
             model(**given)
+
+
+def test_the_doctor_looks_at_batches_of_a_built_model_alone(tmp_path: Path) -> None:
+    model = built(family="qwen3-vl", split=None)
+    model.save_pretrained(tmp_path)
+    inputs, _ = batch(ROWS)
+    assert doctor(model, inputs).ok
+    spoiled = {**inputs, "image_grid_thw": inputs["image_grid_thw"][:, [0, 2, 1]] * 2}
+    assert not doctor(model, spoiled).ok
+    # In a process of its own, where nobody has told transformers of built models.
+    command = [sys.executable, "-m", "mrope", "doctor", str(tmp_path)]
+    paths = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, env=paths, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert "is of `build_vlm`" in run.stderr

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from types import ModuleType
 from typing import Any
 
@@ -81,3 +84,15 @@ def _depends_on_rows_and_columns(example: ModuleType, finder: Any) -> None:
     answers = inputs["input_ids"][:, -4:]
     assert torch.equal(given, by_hand)
     assert (swapped == answers).float().mean() < 0.5 * (given == answers).float().mean()
+
+
+def test_no_steps_are_refused_in_one_line() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "fine_tune_on_boxes.py"), "--steps", "0"]
+    paths = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, env=paths, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[1:] == ["fine_tune_on_boxes.py: error: --steps is 0; expected at least 1"]
+
+
+def test_ten_steps_of_which_one_would_warm_up_do_train(example: ModuleType) -> None:
+    example.train(10)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import subprocess
+import sys
 from types import ModuleType
 
 import numpy as np
@@ -61,3 +64,15 @@ def test_what_it_reads_depends_on_where_rows_and_columns_are(example: ModuleType
         )
     assert torch.equal(given, by_hand)
     assert not torch.allclose(given, swapped, atol=1e-5)
+
+
+def test_no_steps_are_refused_in_one_line() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "teach_a_vlm_to_read.py"), "--steps", "0"]
+    paths = os.environ | {"PYTHONPATH": str(ROOT)}
+    run = subprocess.run(command, env=paths, capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stderr.splitlines()[1:] == ["teach_a_vlm_to_read.py: error: --steps is 0; expected at least 1"]
+
+
+def test_ten_steps_of_which_one_would_warm_up_do_train(example: ModuleType) -> None:
+    example.train(10, among=FEW)

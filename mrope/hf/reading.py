@@ -38,9 +38,13 @@ from mrope.spans import Audio, Grid, Image, Sliced, Span, Target, Text, Video
 def record_of(config: Any) -> Family:
     """The record of the family that a transformers configuration belongs to, a thinker's included.
 
+    A model that `build_vlm` made has that of its family, or one of its own.
+
     Raises:
         TypeError: its model_type is none of ours.
     """
+    if isinstance(own := getattr(config, "record", None), Family):
+        return own
     stem = _thinker(config).model_type.removesuffix("_thinker")
     for record in map(family, family_names()):
         if stem in record.model_types:
@@ -66,6 +70,9 @@ def layout_of(config: Any, layout: str = "trained") -> SpanLayout:
     """
     config = _thinker(config)
     rule = record_of(config).layout_named(layout)
+    if hasattr(config, "record"):  # of a built model, which states no other sizes
+        assert isinstance(rule, SpanLayout)  # or it could not have been built
+        return rule
     vision = getattr(config, "vision_config", None)
     merge = getattr(vision, "spatial_merge_size", None)
     if isinstance(rule, CanvasLayout):
@@ -408,6 +415,8 @@ def _generation_spans(
     grids = grids_of("image_grid_thw", inputs.get("image_grid_thw"))
     per_row = inputs.get("images_per_sample")
     counts = [len(grids)] if per_row is None else torch.as_tensor(per_row).tolist()
+    if per_row is None and not grids:
+        counts = [0] * len(kinds)
     if len(counts) != len(kinds) or sum(counts) != len(grids) or min(counts) < 0:
         raise ValueError(
             f"images_per_sample is {None if per_row is None else counts} for {len(kinds)} rows and {len(grids)} grids; "

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Sequence
 from copy import deepcopy
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -25,7 +28,7 @@ def build_vlm(
     vision: str | nn.Module,
     language: str | PathLike[str] | Any,
     *,
-    family: str | None = None,
+    family: str | Family | None = None,
     split: AxisSplit | None = None,
     merge: int | None = None,
     image_token_id: int | None = None,
@@ -43,21 +46,22 @@ def build_vlm(
             `VisionEncoder` whose `out_dim` is the width of the language model.
         language: folder or name of a text model's checkpoint, its transformers configuration for fresh weights, or the
             model itself, an unchanged ...ForCausalLM such as Llama, Qwen2, Qwen3 or Mistral.
-        family: whose resize rule, patches and layout the model takes, and whose split in the ratio of its counts; one
-            that lays pictures out as a grid, such as "qwen3-vl". None: patches of the vision model's size, one frame
-            each, and pictures of up to 16384 tokens.
+        family: whose resize rule, patches and layout the model takes, and whose split in the ratio of its counts; the
+            name or the record of one that lays pictures out as a grid, such as "qwen3-vl". None: patches of the vision
+            model's size, one frame each, and pictures and clips of up to 16384 tokens.
         split: the rotary pairs of (t, h, w); by default that of the family.
         merge: patches per token and side, by default that of the family, or of the encoder, or 2.
         image_token_id: the placeholder of a picture's tokens. By default the number behind the vocabulary, which the
-            model can neither confuse with a word nor write.
+            model can neither confuse with a word nor write; a word of the vocabulary is kept from `generate` by
+            `suppress_tokens` of the generation configuration.
         video_token_id: that of a clip's; by default the number behind that.
         deepstack: numbers of the encoder's blocks whose patches, each through a merger of its own, are added to the
             picture's tokens behind the first layers of the language model (DeepStack, arXiv:2406.04334, as in
             Qwen3-VL).
 
     Raises:
-        TypeError: `vision` or `language` are something else, or the language model's rotary is of another kind.
-        ValueError: there is neither a family nor a split, or sizes do not fit one another.
+        TypeError: an argument is something else, or the language model's rotary is of another kind.
+        ValueError: there is neither a family nor a split, no such folder, or sizes do not fit one another.
 
     >>> import timm, torch
     >>> from transformers import LlamaConfig
@@ -77,11 +81,14 @@ def build_vlm(
 
     if family is None and split is None:
         raise ValueError(f"family and split are None; expected one of {', '.join(family_names())}, or an AxisSplit")
-    record = None if family is None else family_called(family)
+    if split is not None and not isinstance(split, AxisSplit):
+        raise TypeError(f"split is {split!r}; expected an AxisSplit, such as AxisSplit((4, 2, 2))")
+    merge = None if merge is None else whole("merge", merge, 1)
+    record = None if family is None else _published(family)
     if record is not None:
         grid_layout(record)
         if merge not in (None, record.merge):
-            raise ValueError(f"merge is {merge}; family {family} merges {record.merge}")
+            raise ValueError(f"merge is {merge}; family {record.name} merges {record.merge}")
     model = _language(language)
     decoder = model.get_decoder()
     if not hasattr(decoder, "layers") or not hasattr(decoder, "rotary_emb"):
@@ -102,7 +109,7 @@ def build_vlm(
     config = VlmConfig(
         text_config=text,
         encoder=describe(encoder),
-        family=family,
+        family=None if record is None else record.name,
         patch=own.patch,
         merge=own.merge,
         mean=own.mean,
@@ -120,17 +127,39 @@ def build_vlm(
         raise ValueError(f"image_token_id and video_token_id are both {config.image_token_id}; expected two numbers")
     built = Vlm(config, encoder.to(device=model.device, dtype=model.dtype), model)
     built.generation_config = deepcopy(model.generation_config)  # where it stops, among others
+    if places := [place for place in (config.image_token_id, config.video_token_id) if place < words]:
+        built.generation_config.suppress_tokens = [*(built.generation_config.suppress_tokens or []), *places]
     return built
+
+
+def _published(family: str | Family) -> Family:
+    """The record of this name; one that is given must be equal to it, as the configuration keeps the name alone."""
+    record = family_called(family.name if isinstance(family, Family) else family)
+    if isinstance(family, Family) and family != record:
+        raise ValueError(f"family is a changed record of {family.name}; expected mrope.family({family.name!r})")
+    return record
 
 
 def _language(language: Any) -> Any:
     """The text model: loaded, made or as it came."""
     from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
-    if isinstance(language, (str, PathLike)):
-        return AutoModelForCausalLM.from_pretrained(language)
-    if isinstance(language, PretrainedConfig):
-        return AutoModelForCausalLM.from_config(language)
+    name = isinstance(language, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)?", language)
+    if isinstance(language, (str, PathLike)) and not name and not Path(language).is_dir():
+        raise ValueError(f"language is {os.fspath(language)!r}; expected the folder of a checkpoint, or its name")
+    try:
+        if isinstance(language, (str, PathLike)):
+            return AutoModelForCausalLM.from_pretrained(language)
+        if isinstance(language, PretrainedConfig):
+            return AutoModelForCausalLM.from_config(language)
+    except ValueError as error:
+        if not str(error).startswith("Unrecognized configuration class"):
+            raise
+        kind = language if isinstance(language, (str, PathLike)) else type(language).__name__
+        raise TypeError(
+            f"language is {kind}, of which transformers makes no text model; expected one that AutoModelForCausalLM "
+            "takes, such as Qwen3Config"
+        ) from None  # with every class that there is
     if isinstance(language, PreTrainedModel) and language.can_generate():
         return language
     raise TypeError(
@@ -188,6 +217,8 @@ def _record_of(vision: Any, merge: int) -> Family:
 
 def _blocks(deepstack: Sequence[int], encoder: VisionEncoder, layers: int) -> list[int]:
     """The numbers of DeepStack's blocks, checked."""
+    if not isinstance(deepstack, Sequence) or isinstance(deepstack, str):
+        raise TypeError(f"deepstack is {deepstack!r}; expected a list of numbers of blocks, such as (0, 2)")
     numbers = [whole("deepstack entry", number, 0) for number in deepstack]
     depth = encoder.config.depth
     if sorted({*numbers}) != numbers or any(number >= depth for number in numbers):

@@ -1,4 +1,4 @@
-"""Reads the arguments of one forward: which tokens are pictures and clips, and where all of them are.
+"""Reads the arguments of one forward of a built model: which tokens are pictures and clips, and where all of them are.
 
 Letters: B batch, N new tokens of this forward.
 """
@@ -6,16 +6,16 @@ Letters: B batch, N new tokens of this forward.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from mrope.hf.batch import IMAGE, TEXT, VIDEO, batch_positions, batch_spans, check_kinds, token_kinds
-from mrope.hf.cache import cache_of, next_starts
-from mrope.layouts import GridLayout
-from mrope.spans import Image, Text, Video
+from mrope.hf.batch import IMAGE, TEXT, VIDEO, batch_spans, check_kinds, token_kinds
+from mrope.hf.cache import cache_of, cached_tokens
+from mrope.hf.call import SHAPES, Border, check_tensors, token_mask
+from mrope.spans import Image, Video
+from mrope.vlm.config import VlmConfig
 
 GRIDS = {IMAGE: "image_grid_thw", VIDEO: "video_grid_thw"}
 PIXELS = {IMAGE: "pixel_values", VIDEO: "pixel_values_videos"}
@@ -27,94 +27,112 @@ MARK = "_mrope_pictures"
 """On a cache whose positions are others than those of plain text."""
 
 
-@dataclass(frozen=True, slots=True)
-class Border:
-    """What a built model's configuration says about its batches."""
+def check_call(call: Mapping[str, Any], position_ids: Any) -> None:
+    """Refuse arguments of a forward that are of another form, or do not go with one another.
 
-    layout: GridLayout
-    image_token_id: int
-    video_token_id: int
+    Raises:
+        TypeError: one is no tensor.
+        ValueError: one has another shape, or is missing or too many.
+    """
+    check_tensors(call)
+    for name, shape in SHAPES.items():
+        value = call[name]
+        if value is not None and (
+            value.dim() != shape.count(",") + 1 or (name in GRIDS.values() and value.shape[1] != 3)
+        ):
+            raise ValueError(f"{name} has shape {tuple(value.shape)}; expected {shape}")
+    if (call["input_ids"] is None) == (call["inputs_embeds"] is None):
+        came = "None" if call["input_ids"] is None else "there"
+        raise ValueError(f"input_ids and inputs_embeds are both {came}; expected one of them")
+    batch, length = _tokens(call).shape[:2]
+    past, types, seconds = cached_tokens(call), call["mm_token_type_ids"], call[SECONDS]
+    media = any(call[name] is not None for name in PIXELS.values())
+    if media and types is not None and tuple(types.shape) not in ((batch, length), (batch, past + length)):
+        raise ValueError(
+            f"mm_token_type_ids have shape {tuple(types.shape)}; expected {(batch, length)}, one for each token"
+        )
+    if seconds is not None and torch.as_tensor(seconds).dim() != 1:
+        raise ValueError(f"{SECONDS} is {seconds!r:.80}; expected a list, one number a clip")
+    if position_ids is not None and (
+        not isinstance(position_ids, Tensor)
+        or position_ids.dim() not in (2, 3)
+        or (position_ids.dim() == 3 and len(position_ids) not in (3, 4))
+        or position_ids.shape[-2] not in (1, batch)
+        or position_ids.shape[-1] != length
+    ):
+        shape = tuple(position_ids.shape) if isinstance(position_ids, Tensor) else f"type {type(position_ids).__name__}"
+        raise ValueError(
+            f"position_ids have shape {shape}; expected (3, {batch}, {length}), (4, {batch}, {length}) with those of "
+            f"the text first, or ({batch}, {length})"
+        )
 
-    def kinds(self, call: Mapping[str, Any]) -> Tensor | None:
-        """(B, N) the kind of each new token; None where all are text."""
-        tokens, types = call["input_ids"], call["mm_token_type_ids"]
-        media = any(call[name] is not None for name in PIXELS.values())
-        if tokens is None:
-            if not media:
-                return None
-            if types is None:
-                raise ValueError("inputs_embeds do not show which tokens are a picture's: pass mm_token_type_ids too")
-            return types[:, -call["inputs_embeds"].shape[1] :]
-        image, video = self.image_token_id, self.video_token_id
-        seen = token_kinds(tokens, image_token_id=image, video_token_id=video)
-        if not torch.compiler.is_compiling() and not media and bool((seen != TEXT).any()):
-            row, column = (seen != TEXT).nonzero()[0].tolist()
+
+def kinds_of(config: VlmConfig, call: Mapping[str, Any]) -> Tensor | None:
+    """(B, N) the kind of each new token; None where all are text."""
+    tokens, types = call["input_ids"], call["mm_token_type_ids"]
+    media, past = any(call[name] is not None for name in PIXELS.values()), cached_tokens(call)
+    if tokens is None:
+        if media and types is None:
+            raise ValueError("inputs_embeds do not show which tokens are a picture's: pass mm_token_type_ids too")
+        seen = types[:, -call["inputs_embeds"].shape[1] :] if media else None
+    else:
+        seen = token_kinds(tokens, image_token_id=config.image_token_id, video_token_id=config.video_token_id)
+        # On a cache, a placeholder that is a word of the vocabulary is one that the model wrote.
+        lost = (seen != TEXT) & ((tokens >= config.text_config.vocab_size) | (not past))
+        if not torch.compiler.is_compiling() and not media and bool(lost.any()):
+            row, column = lost.nonzero()[0].tolist()
             raise ValueError(
                 f"token {column} of row {row} is the placeholder {int(tokens[row, column])} of a picture or clip, but "
                 "no pixel_values came"
             )
-        if not media:
+        if media and types is not None:
+            check_kinds(types[:, -tokens.shape[1] :], seen, torch.ones_like(seen, dtype=torch.bool))
+    for kind, name in PIXELS.items():
+        # A loop that keeps handing over the prompt's grids while it decodes text means no new pictures.
+        if not past and call[name] is None and call[GRIDS[kind]] is not None:
+            raise ValueError(f"{GRIDS[kind]} came without {name}; expected both or neither")
+    return seen if media else None
+
+
+def positions_of(border: Border, call: Mapping[str, Any], kinds: Tensor | None) -> Tensor | None:
+    """(3, B, N) of new tokens among which are pictures, (B, N) of text behind such; None: the language model's own."""
+    if kinds is None:
+        if not cached_tokens(call) or not getattr(cache_of(call), MARK, False):
             return None
-        if types is not None:
-            types = types[:, -tokens.shape[1] :]
-            check_kinds(types, seen, torch.ones_like(seen, dtype=torch.bool))
-        return seen
-
-    def mask(self, call: Mapping[str, Any], like: Tensor) -> Tensor:
-        """(B, N) bool, which of the new tokens are no padding."""
-        mask = call["attention_mask"]
-        if mask is None:
-            return torch.ones(like.shape[:2], dtype=torch.bool, device=like.device)
-        if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[1] < like.shape[1]:
-            shape = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
-            raise ValueError(
-                f"attention_mask has {shape}, which does not show the padding of {tuple(like.shape[:2])} tokens: "
-                "pass a (B, N) mask, or position_ids"
-            )
-        return mask[:, -like.shape[1] :].to(like.device) != 0
-
-    def positions(self, call: Mapping[str, Any], kinds: Tensor | None, past: int) -> Tensor | None:
-        """(3, B, N) of new tokens among which are pictures, (B, N) of text behind such; None: the language model's."""
-        tokens = call["input_ids"] if call["input_ids"] is not None else call["inputs_embeds"]
-        cache = cache_of(call)
-        if kinds is None and (not past or not _has_pictures(cache)):
-            return None
-        starts = next_starts(cache, past, len(tokens))
-        mask = self.mask(call, tokens)
-        if kinds is None:
-            text = [[Text(count)] if count else [] for count in mask.sum(-1).tolist()]
-            return batch_positions(text, mask, layout=self.layout, starts=starts)[0]
-        media = {name: call[name] for name in PLACED}
-        rows = batch_spans(kinds, mask, layout=self.layout, **media)
-        return batch_positions(rows, mask, layout=self.layout, starts=starts)
-
-    def repeated(self, call: Mapping[str, Any], media: Mapping[str, Any], times: int) -> dict[str, Any]:
-        """`media`, the patches, grids and seconds of `call`, with those of each row `times` times in a row."""
-        tokens = call["input_ids"] if call["input_ids"] is not None else call["inputs_embeds"]
-        kinds = self.kinds(call)
-        assert kinds is not None  # there are pixels
-        grids = {name: call[name] for name in PLACED}
-        rows = batch_spans(kinds, self.mask(call, tokens), layout=self.layout, **grids)
-        made = dict(media)
-        for kind, span in ((IMAGE, Image), (VIDEO, Video)):
-            if call[PIXELS[kind]] is None:
-                continue
-            table = call[GRIDS[kind]]
-            # A clip with time stamps is a span for each step, and one grid: both are counted in steps.
-            steps = [sum(one.grid[0] for one in row if isinstance(one, span)) for row in rows]
-            owner = torch.searchsorted(torch.tensor(steps).cumsum(0), table[:, 0].cpu().cumsum(0))
-            chosen = [grid for row in range(len(rows)) for _ in range(times) for grid in _where(owner == row)]
-            patches = call[PIXELS[kind]].split(table.prod(-1).tolist())
-            made[PIXELS[kind]] = torch.cat([patches[grid] for grid in chosen])
-            made[GRIDS[kind]] = table[chosen]
-            if kind == VIDEO and media[SECONDS] is not None:
-                made[SECONDS] = torch.as_tensor(media[SECONDS])[chosen]
-        return made
+        # A loop that keeps handing over the prompt's pictures while it decodes text means no new ones.
+        call = {**call, **dict.fromkeys((*PIXELS.values(), *PLACED))}
+    # The kinds say all that is to be known of the tokens but their number.
+    known = {"input_ids": None, "inputs_embeds": _tokens(call), "mm_token_type_ids": kinds}
+    ids = border.positions({**call, **known})
+    return ids[0] if kinds is None else ids
 
 
-def _has_pictures(cache: Any) -> bool:
-    """Whether positions on a cache are others than those of plain text."""
-    return getattr(cache, MARK, False)
+def repeated(border: Border, call: Mapping[str, Any], media: Mapping[str, Any], times: int) -> dict[str, Any]:
+    """`media`, the patches, grids and seconds of `call`, with those of each row `times` times in a row."""
+    kinds = kinds_of(border.config, call)
+    assert kinds is not None  # there are pixels
+    mask = token_mask(call["attention_mask"], len(kinds), kinds.shape[1], kinds.device)
+    rows = batch_spans(kinds, mask, layout=border.layout, **{name: call[name] for name in PLACED})
+    made = dict(media)
+    for kind, span in ((IMAGE, Image), (VIDEO, Video)):
+        if call[PIXELS[kind]] is None:
+            continue
+        table = call[GRIDS[kind]]
+        # A clip with time stamps is a span for each step, and one grid: both are counted in steps.
+        steps = [sum(one.grid[0] for one in row if isinstance(one, span)) for row in rows]
+        owner = torch.searchsorted(torch.tensor(steps).cumsum(0), table[:, 0].cpu().cumsum(0))
+        chosen = [grid for row in range(len(rows)) for _ in range(times) for grid in _where(owner == row)]
+        patches = call[PIXELS[kind]].split(table.prod(-1).tolist())
+        made[PIXELS[kind]] = torch.cat([patches[grid] for grid in chosen])
+        made[GRIDS[kind]] = table[chosen]
+        if kind == VIDEO and media[SECONDS] is not None:
+            made[SECONDS] = torch.as_tensor(media[SECONDS])[chosen]
+    return made
+
+
+def _tokens(call: Mapping[str, Any]) -> Tensor:
+    """The new tokens, (B, N) words or (B, N, C) embeddings."""
+    return call["input_ids"] if call["input_ids"] is not None else call["inputs_embeds"]
 
 
 def _where(rows: Tensor) -> list[int]:

@@ -10,9 +10,11 @@ from typing import Any, cast
 from transformers import AutoConfig, PretrainedConfig
 
 from mrope.axes import Allocation, AxisSplit
+from mrope.checks import whole
 from mrope.families import Family, family
 from mrope.frequencies import Frequencies
 from mrope.layouts import GridLayout
+from mrope.vision import VitConfig
 
 
 class VlmConfig(PretrainedConfig):
@@ -87,13 +89,36 @@ class VlmConfig(PretrainedConfig):
         """The rule that gives tokens their positions."""
         return grid_layout(self.record)
 
+    def check(self, vit: VitConfig) -> None:
+        """Refuse a configuration that an encoder of this shape does not go with.
+
+        Raises:
+            TypeError: a number is none.
+            ValueError: a number is too small, or another one than the encoder's or the family's.
+        """
+        for name in ("image_token_id", "video_token_id"):
+            whole(name, getattr(self, name), -1)
+        record = self.record
+        for name, came, wanted in (
+            ("patch", self.patch, record.patch),
+            ("merge", self.merge, record.merge),
+            ("merge of the encoder", vit.merge, record.merge),
+            ("patch_dim of the encoder", vit.patch_dim, record.patch_dim),
+        ):
+            if came != wanted:
+                raise ValueError(f"{name} is {came!r}; expected {wanted}")
+        if any(number not in range(vit.depth) for number in self.deepstack):
+            raise ValueError(f"deepstack is {self.deepstack}; expected numbers of the {vit.depth} blocks, from 0")
+
 
 def own_record(
     patch: int, merge: int, mean: Sequence[float], std: Sequence[float], split: AxisSplit | None = None
 ) -> Family:
-    """A record of no published family: pictures as in Qwen2-VL, of one frame a patch, at most 16384 tokens each."""
+    """A record of no published family: as in Qwen2-VL, but one frame a patch, and at most 16384 tokens a clip, too."""
     split = split or AxisSplit()
     base = family("qwen2-vl")
+    token = (whole("patch", patch, 1) * whole("merge", merge, 1)) ** 2  # pixels
+    assert base.sampling is not None
     return replace(
         base,
         name="vlm",
@@ -105,9 +130,9 @@ def own_record(
         std=tuple(std),
         image_tokens=(1, 16384),
         image_pixels=None,
-        video_pixels=None,
-        video_budget=None,
-        sampling=None,
+        video_pixels=(token, 16384 * token),
+        video_budget="clip",
+        sampling=replace(base.sampling, multiple=1),
         markers=0,
         layout=GridLayout(merge),
         deviations={},
@@ -143,3 +168,6 @@ def patch_side(patch_dim: int, frames: int = 1) -> int:
     if 3 * frames * side * side != patch_dim:
         raise ValueError(f"patch_dim is {patch_dim}; expected 3 channels of a square, with {frames} frames a patch")
     return side
+
+
+AutoConfig.register(VlmConfig.model_type, VlmConfig, exist_ok=True)

@@ -114,6 +114,8 @@ def tables(
 def default_split(record_split: AxisSplit, pairs: int) -> AxisSplit:
     """The split of a family for a language model of `pairs` rotary pairs: in the same ratio where they are others.
 
+    What h and w cannot get of pairs that are dealt in turn goes to t.
+
     Raises:
         ValueError: it is written by hand, and not for so many.
     """
@@ -123,4 +125,8 @@ def default_split(record_split: AxisSplit, pairs: int) -> AxisSplit:
         raise ValueError(
             f"the family splits {record_split.pairs} pairs by hand, the language model has {pairs}: pass split"
         )
-    return AxisSplit.by_ratio(record_split.counts, pairs, record_split.allocation)
+    t, *sides = AxisSplit.by_ratio(record_split.counts, pairs).counts
+    if record_split.allocation == "interleaved":
+        sides = [min(count, len(range(axis, pairs, 3))) for axis, count in enumerate(sides, 1)]
+        t = pairs - sum(sides)
+    return AxisSplit((t, *sides), record_split.allocation)

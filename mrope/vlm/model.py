@@ -5,25 +5,41 @@ Letters: B batch, N tokens, P patches, V values of a patch, C channels.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import (
-    AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
     AutoModelForImageTextToText,
     Cache,
     GenerationMixin,
     PreTrainedModel,
 )
+from transformers.utils.generic import TransformersKwargs
 
 from mrope.hf.batch import TEXT
-from mrope.hf.cache import cache_of, cached_tokens, remember
+from mrope.hf.cache import cache_of, cached_tokens, new_tokens, remember
+from mrope.hf.call import Border
+from mrope.hf.drafts import expect_drafts, place_drafts
 from mrope.vision import VisionEncoder
-from mrope.vlm.call import CALL, GRIDS, MARK, NAMES, PIXELS, PLACED, Border
+from mrope.vlm.call import (
+    CALL,
+    GRIDS,
+    MARK,
+    NAMES,
+    PIXELS,
+    PLACED,
+    check_call,
+    kinds_of,
+    positions_of,
+    repeated,
+)
 from mrope.vlm.config import VlmConfig
 from mrope.vlm.encoder import restore
 from mrope.vlm.guide import KEY, Given, axis_of_columns, guide, tables
@@ -38,6 +54,9 @@ class Vlm(PreTrainedModel, GenerationMixin):
     batch with pictures or clips every token has a position (t, h, w) by the family's layout, and where a cache has such
     tokens what follows goes on from their largest position. Pictures may have any size, and differ in it.
 
+    With gradient checkpointing (`activation_checkpointing_enable`, in earlier transformers
+    `gradient_checkpointing_enable`) the encoder is run again as a whole, the language model layer by layer.
+
     Args:
         config: of the whole.
         encoder: the vision encoder, with `hidden_size` channels a token; None: a fresh one by the configuration.
@@ -47,6 +66,7 @@ class Vlm(PreTrainedModel, GenerationMixin):
     config_class = VlmConfig
     config: VlmConfig
     generate: Any
+    gradient_checkpointing = False
     supports_gradient_checkpointing = True
     _no_split_modules = ["_Block"]  # noqa: RUF012
     _supports_sdpa = True
@@ -62,6 +82,7 @@ class Vlm(PreTrainedModel, GenerationMixin):
         for module in [] if encoder is None else encoder.modules():  # or transformers would draw its weights again
             module._is_hf_initialized = True  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
         self.encoder = encoder = restore(config.encoder) if encoder is None else encoder
+        config.check(encoder.config)
         if language_model is None:
             language_model = AutoModelForCausalLM.from_config(config.text_config)
         self.language_model = language_model
@@ -76,7 +97,12 @@ class Vlm(PreTrainedModel, GenerationMixin):
         decoder = language_model.get_decoder()
         guide(decoder)
         self.columns = axis_of_columns(decoder.rotary_emb, config.split.axis.tolist())
-        self.border = Border(config.layout, config.image_token_id, config.video_token_id)
+        self.border = Border(config, config.layout, config.layout)
+        prepare: Any = GenerationMixin.__dict__["prepare_inputs_for_generation"]
+        self.own_preparation = type(language_model).prepare_inputs_for_generation is not prepare
+        self.known = {*TransformersKwargs.__optional_keys__, *TransformersKwargs.__required_keys__, "past_key_values"}
+        for function in (language_model.forward, prepare):
+            self.known |= {*inspect.signature(function).parameters}
         self.post_init()
 
     def get_input_embeddings(self) -> nn.Module:
@@ -94,6 +120,18 @@ class Vlm(PreTrainedModel, GenerationMixin):
     def get_decoder(self) -> Any:
         return self.language_model.get_decoder()
 
+    def resize_token_embeddings(self, new_num_tokens: int | None = None, *args: Any, **kwargs: Any) -> nn.Embedding:
+        """As in transformers; a placeholder behind the vocabulary that would become a word moves behind it again."""
+        config = self.config
+        before = config.text_config.vocab_size
+        made = super().resize_token_embeddings(new_num_tokens, *args, **kwargs)
+        words = config.text_config.vocab_size
+        for name in ("image_token_id", "video_token_id"):
+            if before <= getattr(config, name) < words:
+                taken = (config.image_token_id, config.video_token_id)
+                setattr(config, name, next(number for number in range(words, words + 3) if number not in taken))
+        return made
+
     def see(self, pixel_values: Tensor, grids: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The tokens (n, C) of pictures or clips, and what DeepStack adds to each, (n, C) a layer.
 
@@ -101,16 +139,24 @@ class Vlm(PreTrainedModel, GenerationMixin):
             pixel_values: (P, V) patches, as `Patches.values` has them.
             grids: (pictures, 3), (t, h, w) in patches.
         """
-        seen: list[Tensor] = []
-        token = _SEEN.set(seen)
-        try:
-            tokens = self.encoder((pixel_values, grids))
-        finally:
-            _SEEN.reset(token)
+        if self.gradient_checkpointing and self.training:
+            made: Any = checkpoint(self._encoded, pixel_values, grids, use_reentrant=False)
+        else:
+            made = self._encoded(pixel_values, grids)
+        tokens, *seen = made
         merge = self.encoder.config.merge
         # Rows of prefix tokens come last, the patches of a token side by side.
         blocks = (each[: len(pixel_values)].unflatten(0, (-1, merge**2)).flatten(1) for each in seen)
         return tokens, [merger(block) for merger, block in zip(self.deepstack, blocks, strict=True)]
+
+    def _encoded(self, pixel_values: Tensor, grids: Tensor) -> tuple[Tensor, ...]:
+        """What the encoder gives, and DeepStack's blocks of it."""
+        seen: list[Tensor] = []
+        token = _SEEN.set(seen)
+        try:
+            return (self.encoder((pixel_values, grids)), *seen)
+        finally:
+            _SEEN.reset(token)
 
     def forward(
         self,
@@ -137,9 +183,11 @@ class Vlm(PreTrainedModel, GenerationMixin):
             input_ids: (B, N), a placeholder for each token of a picture or clip.
             attention_mask: (B, N), or with a cache (B, cached + N), 1 for tokens and 0 for padding.
             position_ids: (3, B, N), (4, B, N) with those of the text first, for packed rows, or (B, N) for plain text;
-                by default those of the layout.
+                by default those of the layout. Documents are kept apart where ids of the text start again: padding
+                may lie around them, and no cache is made. Three rows alone tell no documents apart.
             inputs_embeds: (B, N, C) in place of `input_ids`; with pictures, `mm_token_type_ids` say where they are.
-            labels: (B, N), -100 where there is nothing to learn; placeholders count as such.
+            labels: (B, N), -100 where there is nothing to learn; placeholders count as such, but not beside
+                `num_items_in_batch`, whose count they are in.
             pixel_values: (P, V), the patches of all pictures of the batch, row after row.
             image_grid_thw: (pictures, 3), their grids (t, h, w) in patches.
             pixel_values_videos: the patches of all clips.
@@ -152,8 +200,12 @@ class Vlm(PreTrainedModel, GenerationMixin):
             return_dict: False gives a tuple.
             kwargs: what else the language model takes.
 
+        A placeholder that is a word of the vocabulary counts as one where it comes on a cache without pixels.
+
         Raises:
-            ValueError: placeholders, grids and patches do not fit one another.
+            TypeError: an argument is of another kind, or unknown.
+            ValueError: an argument has another shape, placeholders, grids and patches do not fit one another, packed
+                rows come with a cache, or placeholders are among labels that someone else has counted.
         """
         caches = {"cache": cache, "past_key_values": past_key_values}
         kwargs |= {name: value for name, value in caches.items() if value is not None}
@@ -170,13 +222,24 @@ class Vlm(PreTrainedModel, GenerationMixin):
             **kwargs,
         }
         past = cached_tokens(kwargs)
-        kinds = self.border.kinds(call)
-        ids = self.border.positions(call, kinds, past) if position_ids is None else position_ids
+        if not torch.compiler.is_compiling():
+            if unknown := sorted(kwargs.keys() - self.known):
+                raise TypeError(
+                    f"{unknown[0]} is no argument of forward; expected {', '.join((*PIXELS.values(), *PLACED))}, or "
+                    f"what {type(self.language_model).__name__} takes"
+                )
+            check_call(call, position_ids)
+            self._check_labels(labels, kwargs.get("num_items_in_batch"))
+        kinds = kinds_of(self.config, call)
+        ids = positions_of(self.border, call, kinds) if position_ids is None else position_ids
         given = Given()
         if kinds is not None:
             inputs_embeds, given = self._embedded(call, kinds)
             input_ids = None
         text_ids = ids if ids is None or ids.dim() == 2 else ids[0] if len(ids) == 4 else None
+        packed = self.border.packed(call, None if position_ids is None else text_ids)
+        if packed is not None:
+            text_ids, attention_mask, kwargs["use_cache"] = packed, None, False
         if ids is not None and ids.dim() == 3:
             x = self.get_input_embeddings()(input_ids) if inputs_embeds is None else inputs_embeds
             rotary = self.get_decoder().rotary_emb
@@ -192,7 +255,7 @@ class Vlm(PreTrainedModel, GenerationMixin):
             return_dict=True,
             **kwargs,
         )
-        self._remember(cache_of(kwargs), output, past, ids)
+        self._remember(cache_of(kwargs), output, past, ids, attention_mask)
         if labels is not None:
             for word in (self.config.image_token_id, self.config.video_token_id):
                 labels = labels.masked_fill(labels == word, -100)
@@ -202,7 +265,16 @@ class Vlm(PreTrainedModel, GenerationMixin):
             output = type(output)(**{**output, "loss": loss})
         return output.to_tuple() if return_dict is False else output
 
-    def _remember(self, cache: Any, output: Any, past: int, ids: Tensor | None) -> None:
+    def _check_labels(self, labels: Tensor | None, counted: Any) -> None:
+        """Refuse placeholders among labels whose number somebody has counted, as the mean of the loss would be off."""
+        for word in (self.config.image_token_id, self.config.video_token_id):
+            if counted is not None and labels is not None and bool((labels == word).any()):
+                raise ValueError(
+                    f"labels hold the placeholder {word}, and num_items_in_batch counts it; expected -100 there, as "
+                    "mrope.hf.Collator writes it"
+                )
+
+    def _remember(self, cache: Any, output: Any, past: int, ids: Tensor | None, mask: Any) -> None:
         """Note on the cache where its tokens are."""
         cache = next((each for each in output.values() if isinstance(each, Cache)), cache)
         if cache is None or torch.compiler.is_compiling():
@@ -210,7 +282,7 @@ class Vlm(PreTrainedModel, GenerationMixin):
         batch, length = output.logits.shape[0], int(cache.get_seq_length()) - past
         if ids is None:
             ids = (past + torch.arange(length, device=output.logits.device)).expand(batch, -1)
-        remember(cache, past, ids.expand(batch, -1) if ids.dim() == 2 else ids, axes=3)
+        remember(cache, past, ids.expand(batch, -1) if ids.dim() == 2 else ids, axes=3, mask=mask)
         if ids.dim() == 3:
             setattr(cache, MARK, True)
 
@@ -245,8 +317,18 @@ class Vlm(PreTrainedModel, GenerationMixin):
 
     # ------------------------------------------------------------------------------------------------------- generation
 
+    def _get_candidate_generator(self, **kwargs: Any) -> Any:
+        mixin: Any = super()
+        return mixin._get_candidate_generator(**expect_drafts(kwargs, axes=3))
+
     def prepare_inputs_for_generation(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         mixin: Any = super()
+        kwargs = dict(place_drafts(kwargs, (args[0] if args else kwargs["input_ids"]).shape[1], axes=3))
+        if "is_first_iteration" in kwargs and cache_of(kwargs) is not None and not cached_tokens(kwargs):
+            kwargs["is_first_iteration"] = True  # also of a model that assists another: it has to see the pictures
+        if self._turns_long(*args[:1], **kwargs):
+            kwargs |= dict.fromkeys({"cache", "past_key_values"} & kwargs.keys())
+            kwargs |= {"next_sequence_length": None, "is_first_iteration": True}
         inputs = mixin.prepare_inputs_for_generation(*args, **kwargs)
         if kwargs.get("position_ids") is None:  # 5.0 and 5.1 make ids at each step, as for text, and keep all else
             call = dict.fromkeys(CALL) | inputs | {"attention_mask": kwargs.get("attention_mask")}
@@ -256,9 +338,23 @@ class Vlm(PreTrainedModel, GenerationMixin):
             if past and tokens is not None and not bool(torch.isin(tokens.cpu(), words).any()):
                 over += [*PIXELS.values(), *PLACED]
             call |= dict.fromkeys(over)
-            ids = self.border.positions(call, self.border.kinds(call), past)
+            ids = positions_of(self.border, call, kinds_of(self.config, call))
             inputs |= dict.fromkeys(over) | ({} if ids is None else {"position_ids": ids})
         return inputs
+
+    def _turns_long(self, input_ids: Tensor, **kwargs: Any) -> bool:
+        """Whether LongRoPE turns to its long factors at this step, with which nothing on the cache was made.
+
+        Phi-3 looks for that, too, and begins again; in versions that count slots in place of new tokens it does so in
+        vain.
+        """
+        rotary, past, ids = self.get_decoder().rotary_emb, cached_tokens(kwargs), kwargs.get("position_ids")
+        if getattr(rotary, "rope_type", None) != "longrope" or not self.own_preparation:
+            return False
+        if not past or ids is None or kwargs.get("next_sequence_length") is None:
+            return False
+        limit, after = rotary.config.rope_parameters["original_max_position_embeddings"], int(ids[..., -1].max()) + 1
+        return after - (input_ids.shape[1] - past) <= limit < after
 
     def _prepare_position_ids_for_generation(self, inputs_tensor: Tensor, model_kwargs: dict[str, Any]) -> Tensor:
         """The ids of a prompt, its cached part included: the language model's own, (B, N), for text."""
@@ -269,7 +365,7 @@ class Vlm(PreTrainedModel, GenerationMixin):
         new = tokens[:, tokens.shape[1] - (text.shape[1] - past) :]
         call = {name: model_kwargs.get(name) for name in CALL} | model_kwargs
         call |= {"input_ids": new, "inputs_embeds": None} if tokens.dim() == 2 else {"inputs_embeds": new}
-        ids = self.border.positions(call, self.border.kinds(call), past)
+        ids = positions_of(self.border, call, kinds_of(self.config, call))
         if ids is None:
             return text
         cached = text.expand(len(new), -1)[:, :past]  # never read: generate cuts off what the cache holds
@@ -295,11 +391,18 @@ class Vlm(PreTrainedModel, GenerationMixin):
         input_ids: Tensor | None = None,
         **model_kwargs: Any,
     ) -> tuple[Any, dict[str, Any]]:
-        """Repeat rows, each with its own pictures and clips: the first dim of their patches is not the batch."""
+        """Repeat rows, each with its own pictures and clips, and those of a cache that the caller passes with them.
+
+        The first dim of patches is not the batch.
+        """
         media = {name: model_kwargs.pop(name, None) for name in (*PIXELS.values(), *PLACED)}
-        call = {name: model_kwargs.get(name) for name in CALL} | media | {"input_ids": input_ids}
+        call = {name: model_kwargs.get(name) for name in CALL} | model_kwargs | media | {"input_ids": input_ids}
+        if expand_size > 1 and cached_tokens(call):
+            cache_of(call).batch_repeat_interleave(expand_size)
+            if input_ids is not None:
+                call["input_ids"] = input_ids[:, input_ids.shape[1] - new_tokens(call, input_ids.shape[1]) :]
         if expand_size > 1 and any(media[name] is not None for name in PIXELS.values()):
-            media = self.border.repeated(call, media, expand_size)
+            media = repeated(self.border, call, media, expand_size)
         mixin: Any = super()
         input_ids, model_kwargs = mixin._expand_inputs_for_generation(
             expand_size, is_encoder_decoder, input_ids, **model_kwargs
@@ -314,6 +417,5 @@ def _note(block: nn.Module, args: Any, output: Tensor) -> None:
         seen.append(output)
 
 
-AutoConfig.register(VlmConfig.model_type, VlmConfig, exist_ok=True)
-AutoModelForCausalLM.register(VlmConfig, Vlm, exist_ok=True)
-AutoModelForImageTextToText.register(VlmConfig, Vlm, exist_ok=True)
+for auto in (AutoModel, AutoModelForCausalLM, AutoModelForImageTextToText):
+    auto.register(VlmConfig, Vlm, exist_ok=True)

@@ -278,7 +278,10 @@ def check_clips(family: Family) -> None:
     """Refuse a family without a rule for clips."""
     check_family(family)
     if family.video_pixels is None and family.resize != "slices":
-        raise ValueError(f"{family.name} has no limits for clips (its video_pixels is None); its pictures have")
+        raise ValueError(
+            f"{family.name} has no limits for clips (its video_pixels is None); pass the frames as pictures, "
+            "or take a family that has clips"
+        )
 
 
 def clip_limits(family: Family, min_tokens: int | None, max_tokens: int | None) -> tuple[Size, int]:

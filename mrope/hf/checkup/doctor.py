@@ -60,8 +60,8 @@ def doctor(
     Raises:
         OSError: the file of `inputs` cannot be read.
         TypeError: `target` is nothing of that, or of a family that is not ours.
-        ValueError: there is no such target, transformers takes no such configuration, `inputs` hold no batch, or `deep`
-            came without a checkpoint folder.
+        ValueError: there is no such target, transformers takes no such configuration, `inputs` hold no batch, `deep`
+            came without a checkpoint folder, or a model of `build_vlm` without `inputs`.
 
     >>> config = {"model_type": "qwen2_vl", "text_config": {"rope_parameters": {"mrope_section": [16, 24, 16]}}}
     >>> next(one.seen for one in doctor(config).findings if one.check == "rotary")
@@ -71,9 +71,16 @@ def doctor(
         subject = read_subject(target)
         if deep and subject.folder is None:
             raise ValueError(f"deep is True for {subject.name}; expected a checkpoint folder, with weights")
+        built = hasattr(subject.config, "record")
+        if built and (inputs is None or deep):
+            raise ValueError(
+                f"{subject.name} is of `build_vlm`, whose positions and rotary are ours: nothing of transformers' own "
+                "is there to examine; expected inputs, a batch for it, and deep=False"
+            )
         given, outcome = None if inputs is None else load_batch(inputs), _Outcome()
         try:
-            _examine(subject, outcome)
+            if not built:
+                _examine(subject, outcome)
             if given is not None:
                 outcome.take(examine_batch(subject, given))
             if deep:

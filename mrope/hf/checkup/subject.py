@@ -91,7 +91,9 @@ class Subject:
         """The part of the model that owns get_rope_index and the language model."""
         owner = self._owner
         if owner is None:
-            raise ValueError(f"{type(self.model).__name__} has no get_rope_index, its processor makes the ids")
+            raise ValueError(
+                f"{type(self.model).__name__} has no get_rope_index: its processor or its forward makes the ids"
+            )
         return owner
 
     @property
@@ -258,6 +260,8 @@ def _from_class(target: type) -> Subject:
 
 def _config(stated: Mapping[str, Any], where: str) -> Any:
     from transformers import CONFIG_MAPPING
+
+    import mrope.vlm.config  # noqa: F401  # makes built models known to transformers
 
     model_type = stated.get("model_type")
     if model_type not in CONFIG_MAPPING:

@@ -136,6 +136,8 @@ def processor(source: str | os.PathLike[str] | Family, *, tokenizer: Any = None)
         )
     from transformers import AutoConfig, AutoProcessor
 
+    import mrope.vlm.config  # noqa: F401  # makes built models known to transformers
+
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     record = record_of(config)
     made = AutoProcessor.from_pretrained(folder, local_files_only=True)
