@@ -83,6 +83,7 @@ def run(
         records = ask(asked, settings, chosen.out, on_record=lambda record: bars.advance(bar))
     summaries = summarise(records)
     write_summary(summaries, chosen.out)
+    typer.echo("writing the report", err=True)
     page = write_page(chosen.out)
     if json:
         print((chosen.out / "summary.json").read_text(encoding="utf-8"), end="")

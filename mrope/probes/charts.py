@@ -39,26 +39,36 @@ def accuracy_curve(
 
 def heat_map(score: GridScore, *, cell: int) -> str:
     """Accuracy of every cell of one shape over pictures and questions; each cell says its figure when pointed at."""
-    rows, cols = score.shape
-    heat = score.heat().tolist()
+    return heat_grid(score.heat().tolist(), cell=cell)
+
+
+def heat_grid(heat: Sequence[Sequence[float | None]], *, cell: int, first: int = 0) -> str:
+    """Rows of cells in the colour of their accuracy, `cell` units wide, counted from `first`; None is a cell that was
+    not asked about.
+    """
     parts = [
         element(
             "rect",
-            element("title", f"row {row}, column {col}: {100 * heat[row][col]:.1f} %"),
+            element("title", f"row {row + first}, column {col + first}: {_asked(accuracy)}"),
             x=col * cell,
             y=row * cell,
             width=cell - 1,
             height=cell - 1,
-            style=f"fill:{heat_colour(heat[row][col])}",
+            style="fill:none;stroke:var(--rule)" if accuracy is None else f"fill:{heat_colour(accuracy)}",
         )
-        for row in range(rows)
-        for col in range(cols)
+        for row, cells in enumerate(heat)
+        for col, accuracy in enumerate(cells)
     ]
+    rows, cols = len(heat), len(heat[0])
     width, height = cols * cell - 1, rows * cell - 1
     return element(
         "svg", "".join(parts), viewBox=f"0 0 {width} {height}", width=width, height=height, role="img",
         aria_label=f"accuracy by cell, {rows} rows, {cols} columns",
     )  # fmt: skip
+
+
+def _asked(accuracy: float | None) -> str:
+    return "not asked" if accuracy is None else f"{100 * accuracy:.1f} %"
 
 
 def heat_colour(accuracy: float) -> str:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING, Any
+
+from mrope.data import font
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -50,7 +52,13 @@ DARK = {
 """The same roles on dark paper."""
 
 
-_VOID = ("img", "meta")
+_VOID = ("img", "input", "meta")
+_FACES = (
+    ("Head", 500, "EBGaramond-Medium"),
+    ("Body", 400, "Inter-Regular"),
+    ("Body", 700, "Inter-Bold"),
+    ("Mono", 400, "JetBrainsMono-Regular"),
+)
 
 
 def element(tag: str, inner: str = "", /, **attributes: object) -> str:
@@ -80,8 +88,43 @@ def number(value: float) -> str:
 
 def palette() -> str:
     """CSS: every colour as a variable, the dark ones where the reader's system asks for dark."""
-    light, dark = ("".join(f"--{role}:{colour};" for role, colour in colours.items()) for colours in (LIGHT, DARK))
+    light, dark = map(_variables, (LIGHT, DARK))
     return f":root{{color-scheme:light dark;{light}}}@media (prefers-color-scheme:dark){{:root{{{dark}}}}}"
+
+
+def switched() -> str:
+    """CSS beside `palette`: ``data-theme`` of the root, "light" or "dark", overrules the reader's system."""
+    pairs = (("light", LIGHT), ("dark", DARK))
+    return "".join(f":root[data-theme={name}]{{color-scheme:{name};{_variables(its)}}}" for name, its in pairs)
+
+
+def _variables(colours: Mapping[str, str]) -> str:
+    return "".join(f"--{role}:{colour};" for role, colour in colours.items())
+
+
+def faces() -> str:
+    """CSS: the faces that ship with the project, inlined, so that a page looks the same everywhere."""
+    rules = []
+    for family, weight, name in _FACES:
+        content = base64.b64encode(font(name).path.read_bytes()).decode()
+        source = f"url(data:font/ttf;base64,{content})"
+        rules.append(f"@font-face{{font-family:{family};font-weight:{weight};font-display:block;src:{source}}}")
+    return "".join(rules)
+
+
+def document(title: str, style: str, body: str, *, head: str = "") -> str:
+    """A whole HTML page in our faces and colours; `head` is further markup for its head."""
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>'
+        + element("meta", charset="utf-8")
+        + element("meta", name="viewport", content="width=device-width,initial-scale=1")
+        + head
+        + element("title", escape(title, quote=False))
+        + element("style", palette() + faces() + style)
+        + "</head>\n<body>"
+        + body
+        + "</body>\n</html>\n"
+    )
 
 
 def table(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,24 +9,16 @@ from html import escape
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from mrope.data import GLYPHS, font
+from mrope.data import GLYPHS
 from mrope.probes.exam import Exam, Kind, Twin
 from mrope.probes.findings import by_kind, findings, percent
 from mrope.probes.grid import CHANCE, effective_resolution
 from mrope.probes.look import Look
-from mrope.probes.markup import element, palette
+from mrope.probes.markup import document, element
 from mrope.probes.report_exam import exam_sections
 from mrope.probes.report_looks import looks_section, space_section
 
 NAME = "report.html"
-_FACES = (
-    ("Head", 500, "EBGaramond-Medium"),
-    ("Body", 400, "Inter-Regular"),
-    ("Body", 700, "Inter-Bold"),
-    ("Mono", 400, "JetBrainsMono-Regular"),
-)
-
-
 _FIRST: tuple[tuple[Kind, str], ...] = (
     ("trained", "of questions answered right on grids of trained sizes"),
     ("unseen shape", "on shapes that training never showed"),
@@ -97,27 +88,8 @@ def render(run: Run) -> str:
         sections += exam_sections(run.exam, run.twins, run.trained_cells)
         sections.append(_meaning(run.exam, run.twins))
     sections.append(_foot(run.facts))
-    style = palette() + _fonts() + (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
-    return (
-        '<!doctype html>\n<html lang="en">\n<head>'
-        + element("meta", charset="utf-8")
-        + element("meta", name="viewport", content="width=device-width,initial-scale=1")
-        + element("title", "mrope: one position space")
-        + element("style", style)
-        + "</head>\n<body>"
-        + element("main", "\n".join(sections))
-        + "</body>\n</html>\n"
-    )
-
-
-def _fonts() -> str:
-    """CSS: the faces that ship with the project, inlined, so that the page looks the same everywhere."""
-    rules = []
-    for family, weight, name in _FACES:
-        content = base64.b64encode(font(name).path.read_bytes()).decode()
-        source = f"url(data:font/ttf;base64,{content})"
-        rules.append(f"@font-face{{font-family:{family};font-weight:{weight};font-display:block;src:{source}}}")
-    return "".join(rules)
+    style = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+    return document("mrope: one position space", style, element("main", "\n".join(sections)))
 
 
 def _head(run: Run) -> str:

@@ -15,22 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import mrope.probes
-from mrope.probes.markup import document, element, table
-from mrope.probes.spatial.page_figures import counted, figures_sections, share
+from mrope.probes.markup import document, element, switched, table
+from mrope.probes.spatial.page_figures import MASTERY, counted, figures_sections, share
 from mrope.probes.spatial.page_samples import choose_samples, samples_section
 from mrope.probes.spatial.page_tasks import task_sections
 from mrope.probes.spatial.records import Record, read_records, read_run, write_whole
-from mrope.probes.spatial.summary import THRESHOLD, TaskSummary, summarise
+from mrope.probes.spatial.summary import MASTERED, TaskSummary, summarise
 
 NAME = "report.html"
-_UNITS = {
-    "cells": "cells: the largest grid",
-    "columns": "columns: the widest page",
-    "words": "words: the most",
-    "length": "long: the longest line or row of pictures",
-    "letters": "letters: the longest clip",
-    "height": "pixels: the smallest print",
-}
+_MOST_FIGURES = 6
+_REACH = (
+    ("cells", "cells", "the largest grid"),
+    ("height", "pixels", "the smallest print"),
+    ("letters", "letters", "the longest clip"),
+    ("words", "words", "the most words"),
+)
 
 
 def write_page(folder: Path) -> Path:
@@ -51,8 +50,9 @@ def _render(run: Mapping[str, Any], records: Sequence[Record], folder: Path) -> 
     summaries = summarise(records)
     chosen = choose_samples(records, folder)
     here = Path(__file__).parent
-    style = "".join(
-        path.read_text(encoding="utf-8") for path in (Path(mrope.probes.__file__).parent / "report.css", here / "page.css")
+    style = switched() + "".join(
+        path.read_text(encoding="utf-8")
+        for path in (Path(mrope.probes.__file__).parent / "report.css", here / "page.css")
     )
     script = (here / "page.js").read_text(encoding="utf-8")
     sections = [
@@ -70,23 +70,28 @@ def _render(run: Mapping[str, Any], records: Sequence[Record], folder: Path) -> 
 def _policy(script: str) -> str:
     """What the browser may do: show what is inlined and run this one script, so that no reply can do anything."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    rules = f"default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    rules = (
+        f"default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
+    )
     return element("meta", http_equiv="Content-Security-Policy", content=rules)
 
 
 def _head(run: Mapping[str, Any], records: Sequence[Record], summaries: Sequence[TaskSummary]) -> str:
     seeds = [str(seed) for seed in run["seeds"]]
     asked = sum(summary.asked for summary in summaries)
+    tasks = sum(summary.asked > 0 for summary in summaries)
     limit = "" if run["limit"] is None else f", at most {run['limit']:,} samples of each task and seed"
     lead = (
-        f"{counted(asked, 'question')} of {counted(len(summaries), 'task')} about drawn pictures and clips whose answers "
-        f"are known, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}{limit}; on "
+        f"{counted(asked, 'question')} of {counted(tasks, 'task')} about drawn pictures and clips whose "
+        f"answers are known, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}{limit}; on "
         f"{run['machine'].get('device', 'a machine that is not named')}."
     )
     switch = element(
         "button", "Dark", type="button", id="theme", hidden="", aria_pressed="false", title="light or dark colours"
     )
-    top = element("p", f"mrope {escape(str(run['machine'].get('mrope', '')))}, spatial probes", class_="kicker") + switch
+    top = (
+        element("p", f"mrope {escape(str(run['machine'].get('mrope', '')))}, spatial probes", class_="kicker") + switch
+    )
     return element(
         "header",
         element("div", top, class_="top")
@@ -135,10 +140,11 @@ def _few(records: Sequence[Record], summaries: Sequence[TaskSummary]) -> str:
         figures.append((f"{unread:,}", "answers that could not be read, which count as wrong"))
     if refused := len(records) - len(marked):
         figures.append((f"{refused:,}", "samples that this model cannot be asked, which count nowhere"))
-    for tag, words in _UNITS.items():
-        best = next(((one.task, one.best[tag]) for one in summaries if one.best.get(tag) is not None), None)
-        if best is not None and len(figures) < 6:
-            figures.append((f"{best[1]:g}", f"{words} answered right at {THRESHOLD:.0%} or better, task {best[0]}"))
+    for tag, unit, words in _REACH:
+        bests = [(one.best[tag], one.task) for one in summaries if one.best.get(tag) is not None]
+        if bests and len(figures) < _MOST_FIGURES:
+            best, task = MASTERED[tag](bests)
+            figures.append((f"{best:g} {unit}", f"{words} answered right at {MASTERY} or better, task {task}"))
     cells = (element("div", element("dd", escape(a)) + element("dt", escape(b))) for a, b in figures)
     return element("dl", "".join(cells), class_="figures") if figures else ""
 
@@ -156,12 +162,12 @@ def _foot(run: Mapping[str, Any]) -> str:
         for name, its in run["tasks"].items()
     ]
     notes = (
-        "Intervals are of 95 %: Student's over seeds where there are several; of one seed Wilson's over samples, or a "
-        "normal one where answers can be right in part.",
+        "Intervals are of 95 %: the wider of Wilson's over samples and, where there are several seeds, Student's over "
+        "them. Of answers that can be right in part they are Student's, or of one seed normal ones.",
         "A reply that cannot be read counts as wrong. A sample that the model cannot be asked counts nowhere.",
         "A set is a group of different questions that must all be right; an agreement, a group of the same question, "
         "about the same picture in other guises, whose answers must be one, right or not.",
-        f"Mastered is a size or a length on which {THRESHOLD:.0%} of the answers or more are right.",
+        f"Mastered is a size or a length on which {MASTERY} of the answers or more are right.",
     )
     rows = "".join(
         element("tr", element("th", escape(str(name)), scope="row") + element("td", escape(str(value))))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from statistics import median
 
 from mrope.probes.markup import element, number, text
 from mrope.probes.spatial.summary import THRESHOLD, Score
 
-WIDTH, HEIGHT = 420, 252
+WIDTH, HEIGHT = 330, 226
 LEFT, RIGHT, TOP, BOTTOM = 46, 18, 14, 46
 _BAR_WIDTH, _BAR_HEIGHT, _EDGE = 240, 22, 6
 _TICK_ROOM = 30
@@ -40,7 +41,7 @@ def bar(one: Score, chance: float) -> str:
 
 
 def curve(points: Mapping[float, Score], *, chance: float, words: str) -> str:
-    """Accuracy over a size or a length, with the interval of each point; sizes that lie far apart are spread evenly.
+    """Accuracy over a size or a length, with the interval of each point; sizes that crowd at one end are spread.
 
     Args:
         points: size -> accuracy.
@@ -73,9 +74,9 @@ def curve(points: Mapping[float, Score], *, chance: float, words: str) -> str:
 
 
 def _across(sizes: list[float]) -> Callable[[float], float]:
-    """From a size to its place: logarithmic where the largest is many times the least, which may be 0."""
+    """From a size to its place: logarithmic where most sizes lie near the least one, which may be 0."""
     least, most = sizes[0], sizes[-1]
-    far = least >= 0 and most > 6 * max(least, 1)
+    far = least >= 0 and median(sizes) < 0.3 * (least + most)
     scaled: Callable[[float], float] = math.log1p if far else float
     low, high = scaled(least), scaled(most)
     room = WIDTH - LEFT - RIGHT - 28
@@ -96,5 +97,4 @@ def _frame(chance: float) -> str:
     if chance > 0:
         base = _down(chance)
         parts.append(element("path", d=f"M{LEFT} {number(base)}H{WIDTH - RIGHT}", class_="chance"))
-        parts.append(text("chance", WIDTH - RIGHT, base - 5, class_="tick", text_anchor="end"))
     return "".join(parts)

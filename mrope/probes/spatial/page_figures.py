@@ -12,6 +12,7 @@ from mrope.probes.spatial.page_charts import bar
 from mrope.probes.spatial.records import Record
 from mrope.probes.spatial.summary import MASTERED, OUTCOMES, THRESHOLD, Score, TaskSummary
 
+MASTERY = f"{100 * THRESHOLD:g} %"
 OUTCOME_WORDS = {
     "right": "the right answer",
     "wrong": "another answer",
@@ -42,13 +43,13 @@ def figures_sections(summaries: Sequence[TaskSummary], records: Sequence[Record]
     return [*filter(None, (_scores(asked), _reach(asked), _outcomes(asked), _refused(records)))]
 
 
-def share(value: float | None) -> str:
+def share(value: float) -> str:
     """A share in percent.
 
     >>> share(0.4567)
     '45.7 %'
     """
-    return "-" if value is None or math.isnan(value) else f"{100 * value:.1f} %"
+    return "-" if math.isnan(value) else f"{100 * value:.1f} %"
 
 
 def interval(one: Score) -> str:
@@ -92,7 +93,7 @@ def _scores(summaries: Sequence[TaskSummary]) -> str:
     rows = []
     for one in summaries:
         at_chance = one.chance > 0 and one.accuracy.low <= one.chance <= one.accuracy.high
-        note = element("span", "no better than chance", class_="tag") if at_chance else ""
+        note = element("span", "not told apart from chance", class_="tag") if at_chance else ""
         rows.append(
             (
                 to_task(one.task) + element("span", escape(summary_of(one.task)) + note, class_="what"),
@@ -129,7 +130,7 @@ def _reach(summaries: Sequence[TaskSummary]) -> str:
     if not rows:
         return ""
     caption = (
-        f"The hardest value at which {THRESHOLD:.0%} of the answers or more are right: the largest, of print the "
+        f"The hardest value at which {MASTERY} of the answers or more are right: the largest, of print the "
         "smallest. An easier one may have been missed; the curves below tell."
     )
     assert set(MASTERED) <= set(TAG_WORDS)
@@ -141,7 +142,11 @@ def _reach(summaries: Sequence[TaskSummary]) -> str:
 def _outcomes(summaries: Sequence[TaskSummary]) -> str:
     if not summaries:
         return ""
-    shown = [outcome for outcome in OUTCOMES if outcome in ("right", "wrong") or any(outcome in o.outcomes for o in summaries)]
+    shown = [
+        outcome
+        for outcome in OUTCOMES
+        if outcome in ("right", "wrong") or any(outcome in o.outcomes for o in summaries)
+    ]
     rows = []
     for one in summaries:
         counts = [one.outcomes.get(outcome, 0) for outcome in shown]
@@ -158,8 +163,8 @@ def _outcomes(summaries: Sequence[TaskSummary]) -> str:
     words = (
         "Every reply could be read."
         if not unread
-        else f"{unread:,} of {sum(one.asked for one in summaries):,} replies could not be read. They count as wrong, and "
-        "are counted here by what was amiss."
+        else f"{unread:,} of {sum(one.asked for one in summaries):,} replies could not be read. They count as wrong, "
+        "and are counted here by what was amiss."
     )
     body = scrolled(table(("task", "", *shown), rows, numeric=range(2, 2 + len(shown)), class_="outcomes"), "outcomes")
     return element(

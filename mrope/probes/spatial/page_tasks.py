@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from mrope.probes.charts import heat_colour, heat_grid
 from mrope.probes.markup import element, table
 from mrope.probes.spatial.page_charts import bar, curve
-from mrope.probes.spatial.page_figures import TAG_WORDS, counted, interval, scrolled, share, summary_of, to_samples
-from mrope.probes.spatial.page_samples import Chosen, thumbnails
+from mrope.probes.spatial.page_figures import (
+    MASTERY,
+    TAG_WORDS,
+    counted,
+    interval,
+    scrolled,
+    share,
+    summary_of,
+    to_samples,
+)
+from mrope.probes.spatial.page_samples import Chosen, picture_names, prompt_words, thumbnails
 from mrope.probes.spatial.records import Record
 from mrope.probes.spatial.summary import MASTERED, Score, TaskSummary
 
 _HEAT_SIDE, _LEAST_CELL, _MOST_CELL = 240, 6, 22
-_MOST_WORDS = 400
+_MOST_WORDS = 240
+_MOST_PICTURES = 4
 
 
 def task_sections(summaries: Sequence[TaskSummary], records: Sequence[Record], chosen: Chosen) -> list[str]:
@@ -26,7 +36,11 @@ def task_sections(summaries: Sequence[TaskSummary], records: Sequence[Record], c
     sections = [_task(one, by_task[one.task], chosen) for one in summaries if one.asked]
     if not sections:
         return []
-    return [element("section", element("h2", "Task by task") + "".join(sections), id="tasks")]
+    words = (
+        "An example of each, a wrong answer where there is one. Bars are intervals of 95 %, red dots what a guess "
+        f"gets; from the green dashes, {MASTERY}, a size or a length counts as mastered."
+    )
+    return [element("section", element("h2", "Task by task") + element("p", words) + "".join(sections), id="tasks")]
 
 
 def _task(one: TaskSummary, records: Sequence[Record], chosen: Chosen) -> str:
@@ -37,10 +51,10 @@ def _task(one: TaskSummary, records: Sequence[Record], chosen: Chosen) -> str:
     body = scrolled(table(columns, rows, numeric=(2, 3, 4), class_="score"), f"figures of {one.task}")
     body += "".join(_part(tag, its, one) for tag, its in one.parts.items())
     left = element("div", head + _example(one.task, records, chosen))
-    figures = _curves(one) + _heat(one)
+    body += _curves(one) + _heat(one) + _numbers(one)
     return element(
         "article",
-        element("div", left + element("div", body), class_="told") + figures + _numbers(one),
+        element("div", left + element("div", body), class_="told"),
         id=f"task-{one.task}",
         class_="task",
     )
@@ -50,23 +64,25 @@ def _figures(one: Score) -> tuple[str, str, str]:
     return element("b", share(one.value)), interval(one), f"{one.count:,}"
 
 
-def _part(tag: str, its, one: TaskSummary) -> str:
+def _part(tag: str, its: Mapping[str, Score], one: TaskSummary) -> str:
     rows = [(escape(str(value)), bar(each, one.chance), *_figures(each)) for value, each in its.items()]
-    columns = (escape(TAG_WORDS.get(tag, tag)), "0 to 100 %", "accuracy", "95 % interval", "n")
+    columns = (escape(tag), "0 to 100 %", "accuracy", "95 % interval", "n")
     return scrolled(table(columns, rows, numeric=(2, 3, 4), class_="score"), f"accuracy by {tag}")
 
 
 def _example(task: str, records: Sequence[Record], chosen: Chosen) -> str:
     """The first wrong answer, else the first right one."""
     record = next((one for one in records if one["outcome"] == "wrong"), records[0])
+    count, shown = len(picture_names(record)), list(thumbnails(record, chosen, most=_MOST_PICTURES))
     pictures = "".join(
-        element("img", src=source, width=width, height=height, alt=words)
-        for source, width, height, words in thumbnails(record, chosen, most=4)
+        element("img", src=source, width=width, height=height, alt=words) for source, width, height, words in shown
     )
+    if count > len(shown):
+        pictures += element("p", f"{len(shown)} of {count:,} pictures or frames", class_="muted")
     said = record["reply"] or (record["read"] and f"{record['read']} (by its scores)") or record["failure"] or "nothing"
     answer = record["answer"] or " ".join(f"{side:.0f}" for side in record["box"] or ())
     lines = [
-        element("p", escape(_brief(_words(record)))),
+        element("p", escape(_brief(prompt_words(record)))),
         element("p", element("span", "right answer ", class_="muted") + element("b", escape(_brief(answer)))),
         element(
             "p",
@@ -75,14 +91,13 @@ def _example(task: str, records: Sequence[Record], chosen: Chosen) -> str:
             + " "
             + element("span", record["outcome"], class_=f"badge {record['outcome']}"),
         ),
-        element("p", to_samples(f"Show {counted(chosen.shown[task], 'sample')} of {len(records):,}", task)),
+        element("p", to_samples(f"Show {_of(chosen.shown[task], len(records))}", task)),
     ]
     return element("div", element("div", pictures, class_="pictures") + "".join(lines), class_="shown")
 
 
-def _words(record: Record) -> str:
-    """The prompt without its pictures."""
-    return " ".join("".join(part for part in record["prompt"] if isinstance(part, str)).split())
+def _of(shown: int, count: int) -> str:
+    return counted(count, "sample") if shown == count else f"{shown:,} of {counted(count, 'sample')}"
 
 
 def _brief(words: str) -> str:
@@ -95,6 +110,8 @@ def _brief(words: str) -> str:
 def _curves(one: TaskSummary) -> str:
     """One a tag, those first that say how hard a question is."""
     tags = sorted(one.curves, key=lambda tag: tag not in MASTERED)
+    if "cells" in one.curves:  # which says more than either
+        tags = [tag for tag in tags if tag not in ("rows", "cols")]
     figures = [
         element("figure", curve(one.curves[tag], chance=one.chance, words=TAG_WORDS.get(tag, tag))) for tag in tags
     ]

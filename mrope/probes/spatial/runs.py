@@ -126,8 +126,8 @@ def ask(
                     failures.append(record["failure"])
             if len(failures) == len(fresh) == BATCH:
                 raise ConnectionError(
-                    f"{respondent.name} answered none of {BATCH} samples, the last one: {failures[-1]}; what came before "
-                    "is kept, and the same run goes on from there"
+                    f"{respondent.name} answered none of {BATCH} samples, the last one: {failures[-1]}; what came "
+                    "before is kept, and the same run goes on from there"
                 )
     records = [known[key] for key in order]
     write_whole(folder / SAMPLES, lines(records))

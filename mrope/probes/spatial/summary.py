@@ -35,8 +35,8 @@ class Score:
     Args:
         value: the share, from 0 to 1; NaN of nothing.
         error: its standard error: over seeds where there are several, else over samples.
-        low: of the 95 % interval: the wider of Student's over seeds and Wilson's over samples, since seeds that agree by
-            chance make the first too narrow; of shares that are not right or wrong, Student's or a normal one.
+        low: of the 95 % interval: the wider of Student's over seeds and Wilson's over samples, since seeds that agree
+            by chance make the first too narrow; of shares that are not right or wrong, Student's or a normal one.
         high: of the interval.
         count: samples (groups, of sets and agreement).
     """

@@ -46,7 +46,18 @@ def _rows(summary: TaskSummary) -> Iterator[tuple[str, ...]]:
         if one is not None:
             yield _row("", metric, one, "", "")
     for tag, best in summary.best.items():
-        yield ("", f"{tag} mastered", "↓" if MASTERED[tag] is min else "↑", "none" if best is None else f"{best:g}", "", "", "", "", "", "")
+        yield (
+            "",
+            f"{tag} mastered",
+            "↓" if MASTERED[tag] is min else "↑",
+            "none" if best is None else f"{best:g}",
+            "",
+            "",
+            "",
+            "",
+            "",
+            "",
+        )
 
 
 def _row(task: str, metric: str, one: Score, chance: str, lost: str) -> tuple[str, ...]:
