@@ -23,7 +23,7 @@ from plug_cases import model_of as sharp_model
 from plug_families import batch, by_hand, of_families, pixels_of, still
 from plug_families import model_of as family_model
 from sources import ROOT
-from tiny_models import tiny_model
+from tiny_models import tiny_config, tiny_model
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 from typer.testing import CliRunner
@@ -270,6 +270,48 @@ def test_prompts_of_different_lengths_part_at_their_shapes(other: Any) -> None:
     assert first(result).largest == math.inf
 
 
+def test_the_layers_of_a_deeper_model_come_before_the_output() -> None:
+    """The further layer adds nothing to what goes through it, so that all else is equal."""
+    config = tiny_config(NAME)
+    config.text_config.num_hidden_layers, config.text_config.layer_types = 3, ["full_attention"] * 3
+    deeper = type(model())(config).eval()
+    deeper.load_state_dict(model().state_dict(), strict=False)
+    extra = deeper.model.language_model.layers[2]
+    for part in (extra.self_attn.o_proj, extra.mlp.down_proj):
+        part.weight.data.zero_()
+    result = compare(model(), deeper, inputs())
+    assert [each.name for each in result.stages][-4:] == ["layer 1", "layer 2", "output", "logits"]
+    assert parting(result) == ["layer 2"]
+    assert first(result).note == "only model_b has it"
+    assert parting(compare(deeper, model(), inputs())) == ["layer 2"]
+
+
+def test_rows_that_are_padded_otherwise_are_compared_by_their_tokens(other: Any) -> None:
+    left, right = inputs(), tiny_batch(NAME, pictures(NAME), "right").inputs
+    right |= {name: left[name] for name in ("pixel_values", "pixel_values_videos")}
+    kept = [each["attention_mask"].bool() for each in (left, right)]
+    right["input_ids"][kept[1]] = left["input_ids"][kept[0]]
+    wider = {name: torch.nn.functional.pad(right[name], (0, 3)) for name in right if right[name].shape == kept[1].shape}
+    with plug(other):
+        for pair in ((left, right), (right, left), (left, right | wider)):
+            result = compare(other, other, pair)
+            assert result.first is None
+            assert result.mask[0].tolist() == [True] * 24 + [False] * 7
+            assert result.kinds[0, :24].tolist() == [0] * 4 + [1] * 6 + [0] * 3 + [1] * 6 + [0] * 5
+        right["input_ids"][0, 12] = 77
+        changed = compare(other, other, (left, right))
+    assert (first(changed).name, first(changed).place) == ("input_ids", (0, 12, 0))
+    assert first(changed).values == (left["input_ids"][0, PADDING + 12], 77)
+    assert not stage(changed, "positions").parts
+
+
+def test_a_token_that_only_one_mask_keeps_is_compared(other: Any) -> None:
+    given = {"input_ids": torch.tensor([[11, 12, 13, 14]]), "attention_mask": torch.tensor([[0, 1, 1, 1]])}
+    whole = {"input_ids": torch.tensor([[10, 12, 13, 14]]), "attention_mask": torch.tensor([[1, 1, 1, 1]])}
+    for pair in ((given, whole), (whole, given)):
+        assert first(compare(model(), other, pair)).place == (0, 0, 0)
+
+
 def test_a_layer_that_only_one_has(other: Any) -> None:
     other.model.language_model.layers = other.model.language_model.layers[:1]
     result = compare(model(), other, inputs())
@@ -364,6 +406,10 @@ def test_what_is_refused(other: Any) -> None:
         compare(model(), nn.Linear(2, 2), given)
     with pytest.raises(ValueError, match="tolerance is 0"):
         compare(model(), other, given, tolerance=0)
+    with pytest.raises(ValueError, match=r"inputs hold \['attention_mask'\]; expected input_ids or inputs_embeds"):
+        compare(model(), other, {"attention_mask": given["attention_mask"]})
+    with pytest.raises(TypeError, match=r"image_grid_thw is a list; expected a tensor \(n, 3\)"):
+        compare(model(), other, (given, given | {"image_grid_thw": [[1, 4, 6], [1, 6, 4]]}))
     with pytest.raises(ValueError, match="is plugged already"), plug(other):
         compare(other, NAME, given)
 

@@ -7,19 +7,29 @@ from __future__ import annotations
 
 import copy
 import inspect
+import io
+import pickle
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
+from every_family import MODEL_TYPES, case_of
 from plug_cases import TYPES, batch, by_hand, by_name, by_side, long_clip, model_of, pictures
+from plug_families import batch as family_batch
+from plug_families import model_of as family_model
+from plug_families import of_families
 from tiny_models import tiny_config, tiny_model
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import mrope
-from mrope import Text
-from mrope.hf import plug, unplug
+from mrope import Image, Text
+from mrope.hf import Collator, plug, unplug
+from mrope.layouts import VideoRopeLayout
 from mrope.positions import Side
+
+# Documents side by side have products of other shapes than each alone, so that their sums round otherwise.
+ROUNDING: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-5}
 
 
 @pytest.fixture(autouse=True)
@@ -257,3 +267,154 @@ def test_plugging_is_refused() -> None:
     with pytest.raises(TypeError, match="model_type is 'another'"):
         plug(model)
     assert not model.model._forward_pre_hooks
+
+
+@by_name
+@pytest.mark.parametrize("way", ["pickle", "torch.save"])
+def test_a_saved_model_comes_back_plugged(name: str, way: str) -> None:
+    model, made = tiny_model(name), batch(name, long_clip(name))
+    plain = model(**made.inputs).logits
+    with plug(model, rotary=True):
+        wanted = model(**made.inputs).logits
+        if way == "pickle":
+            twin = pickle.loads(pickle.dumps(model))
+        else:
+            memory = io.BytesIO()
+            torch.save(model, memory)
+            memory.seek(0)
+            twin = torch.load(memory, weights_only=False)
+        assert torch.equal(twin(**made.inputs).logits, wanted)
+        twin.generate(**made.inputs, max_new_tokens=2)
+        unplug(twin)
+        assert torch.equal(model(**made.inputs).logits, wanted)
+    assert torch.equal(twin(**made.inputs).logits, plain)
+    assert [sorted(module.__dict__) for module in twin.modules()] == [
+        sorted(module.__dict__) for module in model.modules()
+    ]
+
+
+# ------------------------------------------------------------------------------------------ packed rows, in any call
+
+MIXING = ("qwen3_5", "qwen3_5_moe", "qwen4_exp", "minicpmv4_7", "neomme")
+CALLS: dict[str, dict[str, Any]] = {
+    "by default": {},
+    "without a cache": {"use_cache": False},
+    "a mask of ones": {"attention_mask": torch.ones(1, 16, dtype=torch.int64)},
+    "both": {"attention_mask": torch.ones(1, 16, dtype=torch.int64), "use_cache": False},
+}
+
+
+def packed() -> tuple[torch.Tensor, torch.Tensor]:
+    """Words of documents of 9 and 7 tokens (1, 16), and their ids."""
+    return torch.randint(10, 490, (1, 16)), torch.cat([torch.arange(9), torch.arange(7)])[None]
+
+
+def alone(model: Any, words: torch.Tensor) -> torch.Tensor:
+    """The logits of each document of `packed`, run on its own."""
+    return torch.cat([model(input_ids=part).logits for part in words.split([9, 7], dim=1)], dim=1)
+
+
+@of_families([name for name in MODEL_TYPES if name not in MIXING])
+@pytest.mark.parametrize("call", CALLS)
+def test_packed_documents_do_not_mix_in_any_call(model_type: str, call: str) -> None:
+    model, (words, ids) = family_model(model_type), packed()
+    given = [ids]
+    if model_type != "cosmos3_edge":  # whose three rows do not show where documents begin
+        given.append(ids.expand(4, -1, -1))  # the text row and three axes; or four, of which the first counts tokens
+    with plug(model):
+        for each in given:
+            got = model(input_ids=words, position_ids=each, **CALLS[call]).logits
+            torch.testing.assert_close(got, alone(model, words), **ROUNDING)
+
+
+@of_families(["qwen2_5_vl", "hunyuan_vl", "cosmos3_edge"])
+@by_side
+def test_packed_documents_with_padding_do_not_mix(model_type: str, side: str) -> None:
+    model, (words, ids) = copy.deepcopy(family_model(model_type)), packed()
+    width, kept = ((3, 0), slice(3, None)) if side == "left" else ((0, 3), slice(0, -3))
+    whole, places = (torch.nn.functional.pad(each, width) for each in (words, ids))
+    mask = torch.nn.functional.pad(torch.ones_like(words), width)
+    with plug(model):
+        for attention in ("eager", "sdpa"):
+            model.set_attn_implementation(attention)
+            got = model(input_ids=whole, position_ids=places, attention_mask=mask).logits[:, kept]
+            torch.testing.assert_close(got, alone(model, words), **ROUNDING)
+
+
+@of_families(["qwen2_5_vl", "hunyuan_vl"])
+def test_packed_pictures_train_as_each_document_alone(model_type: str) -> None:
+    model, layout = family_model(model_type), case_of(model_type).layout
+    rows = [[Text(4), Image((1, 4, 8)), Text(3)], [Text(2), Image((1, 6, 4)), Text(6)]]
+    parts = [family_batch(model_type, [row]).inputs for row in rows]
+    made = mrope.pack([layout(row) for row in rows])
+    ids = made.ids if model_type == "hunyuan_vl" else torch.cat([made.text[None], made.ids])
+    words = torch.cat([part["input_ids"] for part in parts], dim=1)
+    weight = model.model.language_model.layers[-1].self_attn.k_proj.weight
+    with torch.enable_grad(), plug(model):
+        wanted = torch.cat([model(**part).logits for part in parts], dim=1)
+        got = model(input_ids=words, position_ids=ids[:, None], attention_mask=torch.ones_like(words)).logits
+        torch.testing.assert_close(got, wanted, **ROUNDING)
+        slopes = [torch.autograd.grad(each.square().mean(), weight)[0] for each in (got, wanted)]
+        torch.testing.assert_close(*slopes, **ROUNDING)
+
+
+@of_families(["qwen2_5_vl", "hunyuan_vl", "cosmos3_edge"])
+def test_a_packed_batch_of_the_collator_computes_each_document_alone(model_type: str) -> None:
+    model, (words, _) = family_model(model_type), packed()
+    made = Collator(model, pack=True)([{"input_ids": part[0].tolist()} for part in words.split([9, 7], dim=1)])
+    del made["labels"]
+    wanted = alone(model, words)
+    torch.testing.assert_close(model(**made).logits, wanted, **ROUNDING)
+    with plug(model):
+        torch.testing.assert_close(model(**made).logits, wanted, **ROUNDING)
+
+
+@of_families(MIXING)
+def test_packed_documents_that_a_model_would_mix_are_refused(model_type: str) -> None:
+    model, (words, ids) = family_model(model_type), packed()
+    with plug(model), pytest.raises(ValueError, match=rf"of {model_type} would mix; expected a row a document"):
+        model(input_ids=words, position_ids=ids)
+    with pytest.raises(ValueError, match=rf"pack is True and {model_type} has .* expected pack=False"):
+        Collator(model, pack=True)
+
+
+@of_families(["qwen2_5_vl", "hunyuan_vl"])
+def test_a_cache_of_packed_documents_is_refused(model_type: str) -> None:
+    model, (words, ids) = family_model(model_type), packed()
+    with plug(model):
+        with pytest.raises(ValueError, match=r"start again at token 9 of row 0, .* expected use_cache=False"):
+            model(input_ids=words, position_ids=ids, use_cache=True)
+        model(input_ids=words, position_ids=torch.arange(16)[None], use_cache=True)
+
+
+@of_families(["glm_image"])
+def test_text_alone_in_several_rows_says_nothing_of_pictures(model_type: str) -> None:
+    model, words = family_model(model_type), torch.randint(10, 490, (2, 9))
+    wanted = model(input_ids=words).logits
+    with plug(model):
+        assert torch.equal(model(input_ids=words).logits, wanted)
+
+
+@by_name
+@pytest.mark.parametrize("key", ["image_grid_thw", "video_grid_thw", "pixel_values", TYPES])
+def test_a_list_in_place_of_a_tensor_is_told(name: str, key: str) -> None:
+    model = model_of(name)
+    inputs: dict[str, Any] = dict(batch(name, pictures(name)).inputs)
+    if key not in inputs:
+        pytest.skip("this transformers has no such argument")
+    inputs[key] = inputs[key].tolist()
+    with plug(model), pytest.raises(TypeError, match=rf"^{key} is a list; expected a tensor \("):
+        model(**inputs)
+
+
+@pytest.mark.parametrize("options", [{"positions": 1}, {"positions": None}, {"rotary": "yes"}])
+def test_what_is_no_truth_is_refused(options: dict[str, Any]) -> None:
+    model = tiny_model("qwen2-vl")
+    with pytest.raises((TypeError, ValueError), match=next(iter(options))):
+        plug(model, **options)
+    assert not model.model._forward_pre_hooks
+
+
+def test_a_layout_without_positions_is_told() -> None:
+    with pytest.raises(ValueError, match="layout was given with positions=False; expected positions=True"):
+        plug(tiny_model("qwen2-vl"), positions=False, layout=VideoRopeLayout())

@@ -180,7 +180,8 @@ class Supply:
             if size > left:
                 raise ValueError(
                     f"row {row} has room for {left} {self.name} tokens where the next {name_of(span)} takes {size}: "
-                    "the prompt was truncated, or its pictures and grids come in different orders"
+                    "the prompt was truncated, or its pictures and grids come in different orders, or a chunk of it "
+                    "ends inside a picture"
                 )
             left -= size
             self.taken += 1

@@ -29,6 +29,16 @@ _SIZES = (
     *("image_grid_thw", "video_grid_thw", "second_per_grid_ts", "target_sizes", "target_sizes_videos"),
     *("images_per_sample", "second_per_grids", "video_second_per_grid", "feature_attention_mask", "audio_seqlens"),
 )
+SHAPES = {
+    "input_ids": "(B, N)",
+    "inputs_embeds": "(B, N, C)",
+    "mm_token_type_ids": "(B, N)",
+    "pixel_values": "(P, V)",
+    "pixel_values_videos": "(P, V)",
+    "image_grid_thw": "(n, 3)",
+    "video_grid_thw": "(n, 3)",
+}
+"""The tensors of a forward, and their shapes in most families."""
 _BY_TYPES = (GridLayout, NewlineLayout, XdLayout)  # whose spans are read from token types and grids alone
 
 
@@ -86,6 +96,46 @@ class Border:
         # Cosmos3-Edge of earlier versions takes bare axes; four of them would be read as the text row and three.
         return self.axes == 4 or self.config.model_type != "cosmos3_edge"
 
+    @property
+    def mixing(self) -> str:
+        """What mixes documents that are packed into one row, in words; "" where they can be kept apart."""
+        if isinstance(self.trained, PageLayout):
+            return "attention in both directions"
+        kinds = getattr(self.config.get_text_config(), "layer_types", None) or ()
+        return ", ".join(f"layers of {kind}" for kind in sorted({*kinds}) if "linear" in kind)
+
+    def packed(self, call: Mapping[str, Any], text_ids: Tensor | None) -> Tensor | None:
+        """`text_ids` (B, N) for rows of packed documents, with each token of padding on its own; None for other rows.
+
+        Documents are packed where ids start again between two tokens. Transformers tells them apart by their ids, but
+        only without a mask and without a cache. A compiled forward is not looked into.
+
+        Raises:
+            ValueError: a cache is asked for, or the model cannot keep documents apart.
+        """
+        mask = call.get("attention_mask")
+        of_tokens = mask is None or (isinstance(mask, Tensor) and mask.dim() == 2)
+        tokens = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
+        if torch.compiler.is_compiling() or text_ids is None or tokens is None or not of_tokens or cached_tokens(call):
+            return None
+        batch, length = tokens.shape[:2]
+        kept = token_mask(mask, batch, length, text_ids.device)
+        again = (text_ids[:, 1:] <= text_ids[:, :-1]) & kept[:, 1:] & kept[:, :-1]
+        if not bool(again.any()):
+            return None
+        row, column = again.nonzero()[0].tolist()
+        where = f"position_ids start again at token {column + 1} of row {row}, as packed documents do"
+        if call.get("use_cache") or cache_of(call) is not None:
+            raise ValueError(
+                f"{where}, and a cache is asked for; expected use_cache=False, as nothing goes on behind several "
+                "documents"
+            )
+        if self.mixing and call.get("cu_seq_lens_q") is None:
+            raise ValueError(
+                f"{where}, which {self.mixing} of {self.config.model_type} would mix; expected a row a document"
+            )
+        return torch.where(kept, text_ids, 0)
+
     def positions(self, call: Mapping[str, Any]) -> Int64[Tensor, "a b n"] | Float[Tensor, "a b n"]:
         """The positions (A, B, N) of the tokens that a forward with the arguments `call` adds, 0 in padding.
 
@@ -108,8 +158,13 @@ class Border:
         batch, length = carrier.shape[:2]
         past = cached_tokens(call)
         starts = next_starts(cache_of(call), past, batch)
-        mask = _mask(call.get("attention_mask"), batch, length, carrier.device)
-        spans = self._spans(call, tokens, mask, past)
+        mask = token_mask(call.get("attention_mask"), batch, length, carrier.device)
+        try:
+            spans = self._spans(call, tokens, mask, past)
+        except ValueError as error:
+            if past:
+                raise ValueError(f"{error}; on a cache come the grids and pixels of new tokens alone") from error
+            raise
         kept = mask.cpu().numpy()
         placed = np.zeros((self.axes, batch, length), dtype=self.layout.dtype)
         rows = []
@@ -207,7 +262,32 @@ def _text(mask: Tensor) -> list[list[Span]]:
     return [[Text(count)] if count else [] for count in mask.sum(-1).tolist()]
 
 
-def _mask(mask: Any, batch: int, length: int, device: torch.device) -> Tensor:
+def check_tensors(call: Mapping[str, Any]) -> None:
+    """Refuse lists and other kinds of arguments of a forward.
+
+    Raises:
+        TypeError: one is no tensor.
+    """
+    for name, shape in SHAPES.items():
+        value = call.get(name)
+        if value is not None and not isinstance(value, Tensor):
+            raise TypeError(f"{name} is a {type(value).__name__}; expected a tensor {shape}")
+
+
+def document_mask(text_ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """(B, 1, N, N) to add to the scores of causal attention: 0 within a document, the least number elsewhere.
+
+    Args:
+        text_ids: (B, N), which count on by 1 within a document.
+        dtype: of the scores.
+    """
+    first = torch.ones_like(text_ids[:, :1], dtype=torch.bool)
+    number = torch.cat([first, text_ids.diff(dim=-1) != 1], dim=-1).cumsum(-1)
+    seen = (number[:, :, None] == number[:, None, :]).tril()
+    return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
+
+
+def token_mask(mask: Any, batch: int, length: int, device: torch.device) -> Tensor:
     """(B, N) bool, which of the new tokens are tokens and no padding."""
     if mask is None:
         return torch.ones(batch, length, dtype=torch.bool, device=device)

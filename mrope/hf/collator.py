@@ -6,27 +6,36 @@ Letters: A axes, B rows, N slots.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils.rnn import pad_sequence
 
 from mrope.batches import batch as stacked
 from mrope.checks import one_of, whole
 from mrope.hf.batch import TEXT, batch_spans, token_kinds
-from mrope.hf.call import Border
+from mrope.hf.call import Border, document_mask
+from mrope.hf.plugging import _PLUG
 from mrope.hf.processors.pixels import planning
-from mrope.hf.reading import layout_of, read_spans
-from mrope.layouts import SpanLayout
+from mrope.hf.reading import read_spans
+from mrope.layouts import GenerationLayout, SpanLayout
 from mrope.positions import Side
 from mrope.positions import pack as joined
-from mrope.spans import Span, Text
+from mrope.spans import Image, Span, Text, Video
 
 IGNORED = -100  # the label of a token that is not learnt
-_BY_TOKEN = ("input_ids", "attention_mask", "mm_token_type_ids", "labels")
-_GRIDS = ("image_grid_thw", "video_grid_thw", "second_per_grid_ts")
-_MEDIA = (*_GRIDS, "pixel_values", "pixel_values_videos")
+_TYPES = ("mm_token_type_ids", "moe_mm_token_type_ids")  # the second are Ernie's, for its experts
+_BY_TOKEN = ("input_ids", "attention_mask", *_TYPES, "labels")
+_GRIDS = ("image_grid_thw", "video_grid_thw")
+_TIMES = ("second_per_grid_ts", "video_second_per_grid")
+_SIZES = (*_GRIDS, *_TIMES, "images_per_sample")
+_PIXELS = {"pixel_values": Image, "pixel_values_videos": Video}
+_MEDIA = (*_SIZES, *_PIXELS)
+# What all records have that hold one of these, or none: a batch of some of them would say another thing.
+_BESIDE = {**dict.fromkeys(_TYPES, _GRIDS), **dict.fromkeys(_TIMES, _GRIDS[1:]), "images_per_sample": ("input_ids",)}
+_TALK = ("messages", "tools")
 
 
 class Collator:
@@ -34,17 +43,23 @@ class Collator:
 
     A record is a conversation, or what a processor made of one:
 
-    - {"messages": [...]}, as `apply_chat_template` takes them, goes through `processor`. Learnt are the turns of the
-      assistant, up to the end of the turn; all else has the label -100.
+    - {"messages": [...], "tools": [...]}, as `apply_chat_template` takes them, goes through `processor`. Learnt are the
+      turns of the assistant behind what the chat template writes for `add_generation_prompt`, up to the end of the
+      turn; all else has the label -100. Frames of a clip come as `mrope.vision.clip_of` makes one of them, which knows
+      their times.
     - {"input_ids": ..., "pixel_values": ..., "image_grid_thw": ..., ...}, one row with or without a dim of 1 before its
-      tokens. Its `labels` count where it has some; else all tokens of text are learnt.
+      tokens. Its `labels` count where it has some; else all tokens of text are learnt. Its `position_ids` do not count:
+      they are made again.
+
+    The `id` of a record is left out, and so is what is None. The first token of a record is not learnt, as nothing of
+    it stands before.
 
     A batch has `input_ids` and `labels` (B, N), the pictures of all rows, and `position_ids` by the rule that the
     weights were trained with, the text row first, so that it does not matter whether the model is plugged. Padded, it
     has an `attention_mask`. Packed, all records stand in one row without a mask: the text row counts from 0 in each,
     and from it transformers tells the documents apart, in eager attention and SDPA as in FlashAttention, whose
-    boundaries are its zeros. The first token of each is not learnt, as it stands behind another document, and
-    `use_cache` is False, as transformers looks for documents only where there is no cache.
+    boundaries are its zeros. `use_cache` is False, as transformers looks for documents only where there is no cache.
+    HunyuanVL and Cosmos3-Edge take no text row: theirs is a mask of pairs (1, 1, N, N), for eager attention and SDPA.
 
     Trainer drops what the model's forward does not name: set `remove_unused_columns=False` for records of messages.
 
@@ -54,17 +69,21 @@ class Collator:
         pack: put all records of a batch into one row.
         side: where shorter rows are padded.
         max_length: most tokens of a record; what is beyond them is cut off if it is text.
-        layout: the rule, where the model was plugged with another one.
+        layout: another rule; by default the one that the model is plugged with at this moment, or else was trained
+            with.
 
     Raises:
-        TypeError: the model is none of ours, or a record is none.
-        ValueError: in a call, pictures do not fit their placeholders, a record would be cut inside a picture or before
-            its last one, a conversation has nothing to learn, or a record holds what cannot be put together. Before,
-            `pack` came for a family whose layers mix what stands in one row.
+        TypeError: the model is none of ours, the processor or the layout is none, or a record or what it holds is of
+            another kind.
+        ValueError: in a call, pictures do not fit their placeholders or their patches, a record would be cut inside a
+            picture, before its last one or before all that is to be learnt, has nothing to learn, or holds what cannot
+            be put together, or the chat template writes nothing for `add_generation_prompt`. Before, `pack` came for a
+            family whose layers mix what stands in one row, or the processor's placeholder is not the model's.
 
     >>> from transformers import Qwen2VLConfig
     >>> collator = Collator(Qwen2VLConfig(image_token_id=6, video_token_id=7), pack=True)
-    >>> batch = collator([{"input_ids": [1, 6, 6, 2], "image_grid_thw": [[1, 2, 4]]}, {"input_ids": [3, 4]}])
+    >>> picture = {"image_grid_thw": [[1, 2, 4]], "pixel_values": torch.zeros(8, 1176)}
+    >>> batch = collator([{"input_ids": [1, 6, 6, 2], **picture}, {"input_ids": [3, 4]}])
     >>> batch["position_ids"][:, 0].tolist()
     [[0, 1, 2, 3, 0, 1], [0, 1, 1, 3, 0, 1], [0, 1, 1, 3, 0, 1], [0, 1, 2, 3, 0, 1]]
     >>> batch["labels"].tolist()
@@ -83,25 +102,40 @@ class Collator:
     ) -> None:
         one_of("padding side", side, ("left", "right"))
         self.config = config = getattr(model, "config", model)
-        own = getattr(config, "layout", None)  # of a model that build_vlm made
-        self.built = isinstance(own, SpanLayout)
-        self.with_text = self.built or Border.of(config).takes_text_row
-        rule = layout if layout is not None else own if isinstance(own, SpanLayout) else layout_of(config)
-        self.layout: SpanLayout = rule
-        text = config.get_text_config()
-        mixing = sorted({kind for kind in getattr(text, "layer_types", None) or () if "linear" in kind})
-        if pack and (mixing or not self.with_text):
-            why = f"layers of {', '.join(mixing)}" if mixing else "no text row among its position_ids"
+        if not isinstance(getattr(config, "model_type", None), str):
+            raise TypeError(f"model is {model!r:.80}; expected a transformers model or its configuration")
+        if processor is not None and not hasattr(processor, "image_processor"):
+            raise TypeError(f"processor is a {type(processor).__name__}; expected what mrope.hf.processor makes")
+        if not isinstance(pack, bool):
+            raise TypeError(f"pack is {pack!r}; expected True or False")
+        if layout is not None and not isinstance(layout, SpanLayout):
+            raise TypeError(f"layout is {layout!r:.80}; expected a layout that places one span after the other")
+        own: Any = getattr(config, "layout", None)  # of a model that build_vlm made
+        self.border = None if isinstance(own, SpanLayout) else _border(model, config, layout)
+        self.layout: Any = own if layout is None else layout
+        self.with_text = self.border is None or self.border.takes_text_row
+        written, read = (getattr(one, "image_token_id", None) for one in (processor, _reader(config)))
+        if written not in (None, read):
             raise ValueError(
-                f"pack is True and {config.model_type} has {why}, which mixes documents; expected pack=False"
+                f"processor writes {written} for a picture and the model reads {read}; expected the files of one model"
             )
-        self.padding = getattr(text, "pad_token_id", None) or 0
-        self.processor, self.pack = processor, pack
+        mixing = (Border(config, own, own) if self.border is None else self.border).mixing
+        if pack and mixing:
+            raise ValueError(
+                f"pack is True and {config.model_type} has {mixing}, which mixes documents; expected pack=False"
+            )
+        self.padding = getattr(config.get_text_config(), "pad_token_id", None) or 0
+        dtype = getattr(model, "dtype", None)
+        self.dtype = dtype if isinstance(dtype, torch.dtype) else torch.float32
+        self.processor: Any = processor
+        self.pack = pack
         self.side: Side = side
         self.max_length = None if max_length is None else whole("max_length", max_length, 1)
 
     def __call__(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The batch of some records."""
+        if not isinstance(records, Sequence) or isinstance(records, str):
+            raise TypeError(f"records is a {type(records).__name__}; expected a list of them")
         if not records:
             raise ValueError("records is empty; expected at least one")
         rows, placed = [], []
@@ -111,17 +145,20 @@ class Collator:
                 spans = self._spans(row)
             except ValueError as error:
                 raise ValueError(f"record {number}: {error}") from error
-            placed.append(self.layout(self._cut(number, row, spans)))
+            _check_pixels(number, row, spans)
+            spans = self._cut(number, row, spans)
+            placed.append(self.layout(spans) if self.border is None else self.border._row(spans, 0))
             rows.append(row)
+        _check_together(rows)
         batch: dict[str, Any] = {name: torch.cat(values) for name in _MEDIA if (values := _all_of(rows, name))}
-        fills = {"input_ids": self.padding, "attention_mask": 0, "mm_token_type_ids": TEXT, "labels": IGNORED}
+        fills = {"input_ids": self.padding, "attention_mask": 0, **dict.fromkeys(_TYPES, TEXT), "labels": IGNORED}
         if self.pack:
-            for row in rows:
-                row["labels"][:1] = IGNORED
             made = joined(placed)
             ids = torch.cat([made.text[None].to(made.ids.dtype), made.ids])[:, None]
             batch["use_cache"] = False
             fills.pop("attention_mask")
+            if not self.with_text:
+                ids, batch["attention_mask"] = ids[1:], document_mask(made.text[None], self.dtype)
         else:
             made = stacked(placed, self.side)
             ids = made.with_text if self.with_text else made.ids
@@ -135,18 +172,21 @@ class Collator:
 
     def _row(self, number: int, record: Mapping[str, Any]) -> dict[str, Tensor]:
         """One record as tensors: (N,) a token, and media; without padding."""
-        if not isinstance(record, Mapping) or not {"messages", "input_ids"} & record.keys():
-            keys = sorted(record) if isinstance(record, Mapping) else type(record).__name__
-            raise TypeError(f"record {number} is {keys}; expected a mapping with messages, or with input_ids")
+        if isinstance(record, Mapping):
+            record = {key: value for key, value in record.items() if value is not None and key != "id"}
+        if not isinstance(record, dict) or not {"messages", "input_ids"} & record.keys():
+            keys = sorted(record) if isinstance(record, dict) else type(record).__name__
+            why = "" if keys else " (Trainer drops the others without remove_unused_columns=False)"
+            raise TypeError(f"record {number} is {keys}; expected a mapping with messages, or with input_ids{why}")
         if "input_ids" not in record:
-            record = self._talk(number, record["messages"])
-        known = {*_BY_TOKEN, *_MEDIA, "position_ids"}  # the last are made again
-        if unknown := sorted({key for key, value in record.items() if value is not None} - known):
-            raise ValueError(f"record {number} holds {', '.join(unknown)}; expected only {', '.join(sorted(known))}")
-        row = {name: torch.as_tensor(record[name]) for name in _MEDIA if record.get(name) is not None}
+            _check_keys(number, record, _TALK)
+            record = self._talk(number, record["messages"], record.get("tools"))
+        _check_keys(number, record, (*_BY_TOKEN, *_MEDIA, "position_ids"))
+        made = {name: torch.as_tensor(record[name]) for name in _MEDIA if name in record}
+        row = {name: value for name, value in made.items() if value.numel()}
         for name in _BY_TOKEN:
-            if record.get(name) is not None:
-                value = torch.as_tensor(record[name])
+            if name in record:
+                value = _whole_numbers(f"{name} of record {number}", record[name])
                 row[name] = value[0] if value.dim() == 2 and len(value) == 1 else value
                 if row[name].shape != row["input_ids"].shape or value.dim() > 2 or row[name].dim() != 1:
                     raise ValueError(
@@ -155,22 +195,57 @@ class Collator:
                     )
         kept = row.pop("attention_mask", torch.ones_like(row["input_ids"])) != 0
         row = {name: value[kept] if name in _BY_TOKEN else value for name, value in row.items()}
+        if bool((row["input_ids"] < 0).any()):
+            raise ValueError(f"input_ids of record {number} hold {int(row['input_ids'].min())}; expected at least 0")
         seen = self._kinds(row) != TEXT
         row["attention_mask"] = torch.ones_like(row["input_ids"])
         row["labels"] = row.get("labels", row["input_ids"]).masked_fill(seen, IGNORED)
+        row["labels"][:1] = IGNORED
+        if bool((row["labels"] == IGNORED).all()):
+            raise ValueError(
+                f"record {number} has nothing to learn in its {len(seen)} tokens; expected a label that is not "
+                f"{IGNORED} for a token of text behind the first"
+            )
         return row
 
-    def _talk(self, number: int, messages: Any) -> dict[str, Any]:
+    def _talk(self, number: int, messages: Any, tools: Any) -> dict[str, Any]:
         """What the processor makes of a conversation, with labels for the turns of the assistant."""
         if self.processor is None:
             raise ValueError(f"record {number} has messages and processor is None; expected mrope.hf.processor(...)")
-        made = self.processor.apply_chat_template(messages, tokenize=True, return_dict=True, return_tensors="pt")
+        if self.border is not None and isinstance(self.border.trained, GenerationLayout):
+            raise ValueError(
+                f"record {number} has messages and {self.config.model_type} answers in pictures; expected input_ids"
+            )
+        if not isinstance(messages, (list, tuple)) or not all(
+            isinstance(message, Mapping) and isinstance(message.get("role"), str) for message in messages
+        ):
+            raise TypeError(
+                f'messages of record {number} is {messages!r:.80}; expected a list of {{"role": ..., "content": ...}}'
+            )
+        roles = [message["role"] for message in messages]
+        if "assistant" not in roles:
+            raise ValueError(f"record {number} has no words of an assistant; expected at least one such message")
+        if roles[0] == "assistant":
+            raise ValueError(f"record {number} opens with the assistant; expected what it answers to before")
+        words: dict[str, Any] = {} if tools is None else {"tools": tools}
+        made = self.processor.apply_chat_template(
+            messages, tokenize=True, return_dict=True, return_tensors="pt", **words
+        )
         ids = made["input_ids"][0].tolist()
         labels = torch.full((len(ids),), IGNORED)
-        for turn, message in enumerate(messages):
-            if message["role"] == "assistant":
-                before = self._tokens(messages[:turn], add_generation_prompt=True)
-                after = self._tokens(messages[: turn + 1])
+        for turn, role in enumerate(roles):
+            if role == "assistant":
+                before = self._tokens(messages[:turn], add_generation_prompt=True, **words)
+                after = self._tokens(messages[: turn + 1], **words)
+                talk, asked = (
+                    self.processor.apply_chat_template(messages[:turn], add_generation_prompt=one, **words)
+                    for one in (False, True)
+                )
+                if talk == asked:
+                    raise ValueError(
+                        f"turn {turn} of record {number} has no beginning, as the chat template writes nothing for "
+                        "add_generation_prompt; expected a template that does"
+                    )
                 begin, end = _shared(ids, before), _shared(ids, after)
                 # The last word before a seam may be joined to the first one behind it.
                 if begin < len(before) - 1 or end < len(after) - 1:
@@ -179,8 +254,6 @@ class Collator:
                         "template; expected records that end with their only answer"
                     )
                 labels[begin:end] = torch.tensor(ids[begin:end])
-        if bool((labels == IGNORED).all()):
-            raise ValueError(f"record {number} has no words of an assistant; expected at least one such message")
         return {**made, "labels": labels[None]}
 
     def _tokens(self, messages: Any, **options: Any) -> list[int]:
@@ -191,16 +264,17 @@ class Collator:
 
     def _kinds(self, row: Mapping[str, Tensor]) -> Tensor:
         """(N,) 0 where there is text, another number where there are pictures, clips or sounds."""
-        tokens, config = row["input_ids"], getattr(self.config, "thinker_config", self.config)
+        tokens, config = row["input_ids"], _reader(self.config)
         words = {name: getattr(config, name, None) for name in ("video_token_id", "audio_token_id")}
         return token_kinds(tokens[None], image_token_id=config.image_token_id, **words)[0]
 
     def _spans(self, row: dict[str, Tensor]) -> list[Span]:
         """The spans of one row."""
-        media = {name: row.get(name) for name in _GRIDS}
-        if self.built:
+        media = {name: row.get(name) for name in _SIZES}
+        if self.border is None:
+            grids = {name: media[name] for name in (*_GRIDS, "second_per_grid_ts")}
             mask = torch.ones(1, len(row["input_ids"]), dtype=torch.bool)
-            return batch_spans(self._kinds(row)[None], mask, layout=self.config.layout, **media)[0]
+            return batch_spans(self._kinds(row)[None], mask, layout=self.config.layout, **grids)[0]
         inputs = {name: row[name][None] for name in ("input_ids", "mm_token_type_ids") if name in row}
         return read_spans({**inputs, **media}, self.config)[0]
 
@@ -216,6 +290,12 @@ class Collator:
                 f"max_length is {self.max_length}; the last picture or clip of record {number} ends at token "
                 f"{length - behind}: expected at least that, or fewer tokens a picture"
             )
+        first = int((row["labels"] != IGNORED).nonzero()[0])
+        if first >= self.max_length:
+            raise ValueError(
+                f"max_length is {self.max_length}; the first token of record {number} that is to be learnt is token "
+                f"{first + 1}: expected at least that, or fewer tokens before it"
+            )
         for name in _BY_TOKEN:
             if name in row:
                 row[name] = row[name][: self.max_length]
@@ -228,12 +308,63 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
     return next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
+def _border(model: Any, config: Any, layout: SpanLayout | None) -> Border:
+    """How batches of a model of a family are read and laid out; as its plug does where it has one."""
+    modules = model.modules() if isinstance(model, nn.Module) and layout is None else ()
+    plug = next((module.__dict__[_PLUG] for module in modules if _PLUG in module.__dict__), None)
+    return Border.of(config, layout) if plug is None else plug.border
+
+
+def _reader(config: Any) -> Any:
+    """The part of a configuration that knows the placeholders."""
+    return getattr(config, "thinker_config", config)
+
+
+def _check_keys(number: int, record: Mapping[str, Any], known: Sequence[str]) -> None:
+    """Refuse what has no place in a batch."""
+    if unknown := sorted(record.keys() - {*known}):
+        raise ValueError(f"record {number} holds {', '.join(unknown)}; expected only {', '.join(sorted(known))}")
+
+
+def _whole_numbers(name: str, value: Any) -> Tensor:
+    """`value` as a tensor of whole numbers or of truths."""
+    try:
+        made = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"{name} is {value!r:.80}; expected whole numbers") from error
+    if made.numel() and (made.is_floating_point() or made.is_complex()):
+        raise TypeError(f"{name} is of {made.dtype}; expected whole numbers")
+    return made.long()
+
+
+def _check_pixels(number: int, row: Mapping[str, Tensor], spans: Sequence[Span]) -> None:
+    """Refuse patches that are not those of the pictures or clips."""
+    for name, kind in _PIXELS.items():
+        wanted = sum(prod(span.grid) for span in spans if isinstance(span, (Image, Video)) and isinstance(span, kind))
+        came = len(row[name]) if name in row else 0
+        if came != wanted:
+            raise ValueError(f"{name} of record {number} has {came} patches; expected {wanted}, those of its grids")
+
+
+def _check_together(rows: Sequence[Mapping[str, Tensor]]) -> None:
+    """Refuse records that have what others lack, or patches of another size."""
+    for name, others in _BESIDE.items():
+        if any(name in row for row in rows):
+            for number, row in enumerate(rows):
+                if name not in row and any(other in row for other in others):
+                    raise ValueError(f"record {number} has no {name}, others have; expected all or none")
+    for name in _PIXELS:
+        shapes = [(number, tuple(row[name].shape[1:])) for number, row in enumerate(rows) if name in row]
+        for number, shape in shapes:
+            if shape != shapes[0][1]:
+                raise ValueError(
+                    f"{name} of record {number} have {shape} numbers a patch; expected {shapes[0][1]}, as in record "
+                    f"{shapes[0][0]}"
+                )
+
+
 def _all_of(rows: Sequence[Mapping[str, Tensor]], name: str) -> list[Tensor]:
     """What the rows have by this name; text among rows that say token types has the type of text."""
-    values = [row.get(name) for row in rows]
-    if name == "mm_token_type_ids" and any(value is not None for value in values):
-        for number, (value, row) in enumerate(zip(values, rows, strict=True)):
-            if value is None and any(row.get(grids) is not None for grids in _GRIDS):
-                raise ValueError(f"record {number} has no mm_token_type_ids, others have; expected all or none")
-        values = [torch.zeros_like(row["input_ids"]) if v is None else v for v, row in zip(values, rows, strict=True)]
-    return [value for value in values if value is not None]
+    if name in _TYPES and any(name in row for row in rows):
+        return [row.get(name, torch.full_like(row["input_ids"], TEXT)) for row in rows]
+    return [row[name] for row in rows if name in row]

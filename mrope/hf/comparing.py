@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from mrope.checks import Number, positive
 from mrope.families import Family, family
 from mrope.hf.batch import check_mask, token_kinds
+from mrope.hf.call import check_tensors
 from mrope.hf.checkup.subject import Subject
 from mrope.hf.parts import Parts, parts_of
 from mrope.hf.plugging import plug
@@ -139,7 +140,8 @@ def compare(
 
     Compared are, in this order, what there is of: the words (input_ids), the ids that reach the rotary module
     (positions), pixels and sounds as they came, cos and sin, layers and output of the towers, cos and sin of each type
-    of layers of the language model, its embeddings, layers and output, and the logits. Padding is left out. Both run
+    of layers of the language model, its embeddings, layers and output, and the logits. Padding is left out; of a pair
+    whose rows are padded otherwise, with as many tokens, the tokens are compared in order, and numbered so. Both run
     without gradients, in eval mode, each where it lies; what they carry and remember is afterwards as it was. What the
     stages hold is kept on the CPU until both have run.
 
@@ -152,9 +154,9 @@ def compare(
             and pixels, and 8 times that for what is computed from there on. Words and positions are compared exactly.
 
     Raises:
-        TypeError: a model is none of ours, or `inputs` are neither a batch nor two.
-        ValueError: the family is not that of `model_a`, which is then plugged already or cannot be; or `tolerance` is
-            not above 0.
+        TypeError: a model is none of ours, or `inputs` are neither a batch nor two, or hold lists for tensors.
+        ValueError: the family is not that of `model_a`, which is then plugged already or cannot be; `inputs` have no
+            tokens; or `tolerance` is not above 0.
 
     >>> from transformers import Qwen2VLConfig, Qwen2VLModel
     >>> text = {"hidden_size": 128, "num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 1}
@@ -169,6 +171,10 @@ def compare(
     both = inputs if isinstance(inputs, tuple) else (inputs, inputs)
     if len(both) != 2 or not all(isinstance(each, Mapping) for each in both):
         raise TypeError(f"inputs are a {type(inputs).__name__}; expected a batch by name, or a tuple of two of them")
+    for each in both:
+        check_tensors(each)
+        if each.get("input_ids") is None and each.get("inputs_embeds") is None:
+            raise ValueError(f"inputs hold {sorted(each)}; expected input_ids or inputs_embeds among them")
     if isinstance(model_b, nn.Module):
         _parts(model_b)  # which refuses before anything runs
         other = type(model_b).__name__
@@ -186,7 +192,12 @@ def compare(
         with plug(model_a, rotary=True):
             ours = _seen(model_a, both[1])
         seen = _seen(model_a, both[0]), ours
-    kinds, mask = _kinds(both[0], config, seen[0])
+    (kinds, mask), (_, beside) = (_kinds(*each, config) for each in zip(both, seen, strict=True))
+    if torch.equal(mask.sum(1), beside.sum(1)) and not torch.equal(mask, beside):
+        seen = _kept(seen[0], mask), _kept(seen[1], beside)
+        kinds, mask = (_kept({"": each}, mask)[""] for each in (kinds, mask))
+    elif mask.shape == beside.shape:
+        mask = mask | beside
     return Comparison(
         names=(type(model_a).__name__, other),
         stages=tuple(_stages(*seen, mask, allowed)),
@@ -321,7 +332,7 @@ def _patches(pixels: Tensor) -> Tensor:
     return pixels.flatten(1)[None]
 
 
-def _kinds(inputs: Mapping[str, Any], config: Any, seen: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+def _kinds(inputs: Mapping[str, Any], seen: Mapping[str, Tensor], config: Any) -> tuple[Tensor, Tensor]:
     """The kind (B, N) of each token, and where it is no padding."""
     rows, length = seen["embeddings"].shape[:2]
     kinds, mask = inputs.get("mm_token_type_ids"), inputs.get("attention_mask")
@@ -339,14 +350,35 @@ def _kinds(inputs: Mapping[str, Any], config: Any, seen: Mapping[str, Tensor]) -
     return kinds, mask.cpu() != 0
 
 
+def _kept(seen: Mapping[str, Tensor], mask: Tensor) -> dict[str, Tensor]:
+    """What stages hold (B, N, ...), without the padding that all rows have: kept tokens come first in each row."""
+    order = (~mask).long().argsort(dim=1, stable=True)[:, : int(mask.sum(1).max())]
+    return {
+        name: each.take_along_dim(order.reshape(*order.shape, *(1,) * (each.dim() - 2)), 1)
+        if each.shape[:2] == mask.shape and _unit(name) == "token"
+        else each
+        for name, each in seen.items()
+    }
+
+
 # --------------------------------------------------------------------------------------------------- how far apart
+
+
+def _unit(name: str) -> str:
+    """What a place of a stage of this name is."""
+    return "patch" if name in _PIXELS or name.startswith(tuple(_TOWERS.values())) else "token"
 
 
 def _stages(
     seen_a: Mapping[str, Tensor], seen_b: Mapping[str, Tensor], mask: Tensor, tolerance: float | None
 ) -> Sequence[Stage]:
     stages, coarsest = [], 0.0
-    for name in dict.fromkeys((*seen_a, *seen_b)):
+    names, behind = [*seen_a], 0
+    for name in seen_b:
+        if name not in seen_a:
+            names.insert(behind, name)
+        behind = names.index(name) + 1
+    for name in names:
         pair = [seen[name] for seen in (seen_a, seen_b) if name in seen]
         given = name in (*_PIXELS, "input_ids", "positions") or "cos/sin" in name
         eps = max(torch.finfo(each.dtype).eps if each.is_floating_point() else 0.0 for each in pair)
@@ -359,7 +391,7 @@ def _stages(
 
 def _stage(name: str, pair: Sequence[Tensor], mask: Tensor, tolerance: float, owner: str) -> Stage:
     exact = name in ("input_ids", "positions")
-    unit = "patch" if name in _PIXELS or name.startswith(tuple(_TOWERS.values())) else "token"
+    unit = _unit(name)
     tolerance = _CLOSE if exact else tolerance  # which is less than one position, and more than a float's rounding
     note, (a, *others) = f"only {owner} has it", pair
     b = others[0] if others else a

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from mrope.hf.cache import cache_of, next_ids
+from mrope.hf.cache import cache_of, new_tokens, next_ids
 
 _BEHIND = "_mrope_behind_prompt"
 
@@ -33,12 +33,15 @@ def expect_drafts(arguments: Mapping[str, Any], axes: int) -> dict[str, Any]:
     return {**arguments, "model_kwargs": own}
 
 
-def place_drafts(call: Mapping[str, Any], axes: int) -> Mapping[str, Any]:
+def place_drafts(call: Mapping[str, Any], given: int, axes: int) -> Mapping[str, Any]:
     """`call`, the arguments of `prepare_inputs_for_generation`, with the ids of tokens that are drafted with a prompt.
 
     Transformers gives them the last id of the prompt plus 1 on each axis, which is another one where it ends on a
-    picture.
+    picture. Of the `given` tokens it hands on those that the caller's cache holds, too; here they are left out.
     """
+    if "next_sequence_length" in call and call["next_sequence_length"] is None:
+        new = new_tokens(call, given)
+        call = {**call, "next_sequence_length": new if new < given else None}
     length, following = getattr(cache_of(call), "__dict__", {}).pop(_BEHIND, (None, None))
     ids = call.get("position_ids")
     if following is None or ids is None or ids.shape[-1] == length:

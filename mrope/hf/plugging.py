@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MethodType, TracebackType
 from typing import Any
 
@@ -17,11 +18,12 @@ from torch import Tensor, nn
 
 from mrope.axes import AxisSplit
 from mrope.extensions import Extension
-from mrope.hf.cache import cache_of, cached_tokens, following_of, remember, rows_of, with_rows
-from mrope.hf.call import Border
+from mrope.hf.cache import cache_of, cached_tokens, following_of, new_tokens, next_ids, remember, rows_of, with_rows
+from mrope.hf.call import Border, check_tensors, document_mask
+from mrope.hf.drafts import expect_drafts, place_drafts
 from mrope.hf.parts import parts_of
 from mrope.hf.turning import put_in, put_in_tower, turns_of
-from mrope.layouts import GenerationLayout, GridLayout, Layout
+from mrope.layouts import GenerationLayout, GridLayout, Layout, XdLayout
 
 _PLUG = "_mrope_plug"
 _UNDER_HOOK = "_old_forward"  # where accelerate's hooks, which take the place of a forward, keep what they call
@@ -86,9 +88,20 @@ def plug(
 
     Positions follow the trained rule (a span starts at the largest position + 1) wherever the caller passes no
     `position_ids`: in forward, in `generate`, in `get_rope_index`, and in forwards that go on from a cache, with or
-    without padding. Where decoding goes on is remembered on the cache. Spans come from mm_token_type_ids, or from the
-    placeholder ids of the model's configuration where those are missing, and are checked against the grids. Plain ids
-    (B, N) that the caller passes get the text row in front, from which every model tells packed documents apart.
+    without padding. Where decoding goes on is remembered on the cache, and goes with its rows where those are
+    reordered, selected or repeated. Spans come from mm_token_type_ids, or from the placeholder ids of the model's
+    configuration where those are missing, and are checked against the grids. What goes on from a cache, a further turn
+    or a chunk of a prompt, brings the grids and pixels of its own pictures alone, each in whole; `generate` takes all
+    tokens with them. In assisted decoding the assistant may be a text model of the same vocabulary, which is told the
+    words alone.
+
+    Ids (B, N) that the caller passes are those of the text, and get its row in front. Where they, or the text row of
+    (1 + A, B, N), start again between two tokens, documents are packed: they are kept apart, with a mask (B, N) or
+    without, and no cache is made. HunyuanVL and Cosmos3-Edge, which take no text row, get a mask of pairs for that, in
+    eager attention and SDPA. Linear attention (Qwen3.5, Qwen4, MiniCPM-V) and NeoMME would mix documents, and are
+    refused. Compiled, a forward is not looked into: there it takes the text row, no mask and use_cache=False.
+
+    A plugged model that is pickled, by torch.save or otherwise, comes back plugged.
 
     Args:
         model: a transformers model of one of our families, ForConditionalGeneration or the base *Model, in a wrapper
@@ -107,7 +120,7 @@ def plug(
     Raises:
         TypeError: another kind of model, or an argument of another kind.
         ValueError: the model is plugged already, its rope type is not supported (rotary only), or layout, split and
-            extension do not go together.
+            extension do not go together. In a forward or `generate`, what does not fit.
 
     >>> from transformers import Qwen2VLConfig, Qwen2VLModel
     >>> text = {"hidden_size": 128, "num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 1}
@@ -123,11 +136,14 @@ def plug(
     base = parts.base
     if _PLUG in base.__dict__:
         raise ValueError(f"this {type(model).__name__} is plugged already: unplug it first")
+    for name, value in (("positions", positions), ("rotary", rotary)):
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is {value!r}; expected True or False")
     rotary = rotary or split is not None or extend is not None
-    if not (positions or rotary):
-        raise ValueError("positions and rotary are both False; expected at least one to plug")
     if layout is not None and not positions:
         raise ValueError("layout was given with positions=False; expected positions=True, which it is for")
+    if not (positions or rotary):
+        raise ValueError("positions and rotary are both False; expected at least one to plug")
     border = Border.of(base.config, layout)
     turns = None
     if rotary or border.axes != border.trained.axes:
@@ -139,7 +155,7 @@ def plug(
         put_in_tower(base, plugged.shadow)
     if positions:
         if hasattr(base, "get_rope_index"):
-            plugged.shadow(base, "get_rope_index", MethodType(_get_rope_index, base))
+            plugged.shadow(base, "get_rope_index", partial(_get_rope_index, base))
         plugged.hooks.append(base.register_forward_pre_hook(_before_forward, with_kwargs=True))
         plugged.hooks.append(base.register_forward_hook(_after_forward, with_kwargs=True))
         # GLM-Image decodes without ids of the loop, from the table of what it is to draw.
@@ -173,13 +189,35 @@ def _named(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[
 
 def _before_forward(base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
     call = _named(type(base).forward, args, kwargs) if args else kwargs
+    check_tensors(call)
     border, given = getattr(base, _PLUG).border, call.get("position_ids")
     tokens = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
     if tokens is not None and given is None:
         call = {**call, "position_ids": _read(border, call, torch.compiler.is_compiling())}
-    elif given is not None and given.dim() == 2 and border.takes_text_row and border.axes == 3:
-        call = {**call, "position_ids": given.expand(4, -1, -1)}
+    elif given is not None:
+        call = {**call, **_documents_apart(base, border, call, given)}
     return (), call
+
+
+def _documents_apart(base: Any, border: Border, call: Mapping[str, Any], given: Tensor) -> dict[str, Any]:
+    """What changes in the arguments of a forward with ids: the text row is there, and packed documents do not mix."""
+    by_ids = border.takes_text_row and border.axes == 3
+    if given.dim() == 2 and by_ids:
+        given = given.expand(4, -1, -1)
+    counted = len(given) == border.axes + 1 or isinstance(border.layout, XdLayout)  # whose first axis counts tokens
+    packed = border.packed(call, given if given.dim() == 2 else given[0] if counted else None)
+    if packed is None:
+        return {"position_ids": given}
+    if by_ids:
+        ids = torch.cat([packed[None].to(given.dtype), given[1:]])
+        return {"position_ids": ids, "attention_mask": None, "use_cache": False}
+    attention = base.config.get_text_config()._attn_implementation
+    if attention not in ("eager", "sdpa"):
+        raise ValueError(
+            f"attention is {attention!r} and position_ids of packed documents came; expected 'eager' or 'sdpa', as "
+            f"{base.config.model_type} keeps documents apart by a mask of pairs alone"
+        )
+    return {"position_ids": given, "attention_mask": document_mask(packed, base.dtype), "use_cache": False}
 
 
 @torch.compiler.disable()
@@ -233,10 +271,13 @@ def _get_rope_index(base: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tenso
 
 def _plug_generation(model: Any, plugged: _Plug) -> None:
     if hasattr(type(model), "_prepare_position_ids_for_generation"):
-        plugged.shadow(model, "_prepare_position_ids_for_generation", MethodType(_prompt_ids, model))
-        plugged.shadow(model, "_update_model_kwargs_for_generation", MethodType(_update_kwargs, model))
+        plugged.shadow(model, "_prepare_position_ids_for_generation", partial(_prompt_ids, model))
+        plugged.shadow(model, "_update_model_kwargs_for_generation", partial(_update_kwargs, model))
+        plugged.shadow(model, "prepare_inputs_for_generation", partial(_prepare_drafted, model))
     else:  # 5.0 and 5.1 make the ids at each step
-        plugged.shadow(model, "prepare_inputs_for_generation", MethodType(_prepare_step, model))
+        plugged.shadow(model, "prepare_inputs_for_generation", partial(_prepare_step, model))
+    plugged.shadow(model, "_expand_inputs_for_generation", partial(_expand, model))
+    plugged.shadow(model, "_get_candidate_generator", partial(_candidates, model))
 
 
 def _prompt_ids(model: Any, inputs_tensor: Tensor, model_kwargs: Mapping[str, Any]) -> Tensor:
@@ -267,11 +308,40 @@ def _update_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any], *args
         last = before[-axes:, :, -1:]
         following = following_of(cache_of(model_kwargs), before.shape[-1])
         if following is None or len(following) != last.shape[1]:
-            following = last[:, :, 0].amax(0) + 1
+            following = next_ids(before, axes)
         # 5.2 hands on the new ids alone, later versions append them; on each axis they follow that axis.
         new = after.shape[-1] - before.shape[-1]
         after[-axes:, :, -new if new > 0 else 0 :] += following[:, None] - 1 - last
     return model_kwargs
+
+
+def _candidates(model: Any, **kwargs: Any) -> Any:
+    """What drafts tokens in assisted decoding."""
+    return type(model)._get_candidate_generator(model, **expect_drafts(kwargs, getattr(model.model, _PLUG).border.axes))
+
+
+def _prepare_drafted(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+    """The inputs of one step of `generate`, in which drafted tokens go on where the layout goes on."""
+    given = args[0] if args else kwargs["input_ids"]
+    call = place_drafts(kwargs, given.shape[1], getattr(model.model, _PLUG).border.axes)
+    return type(model).prepare_inputs_for_generation(model, *args, **call)
+
+
+def _expand(
+    model: Any,
+    expand_size: int = 1,
+    is_encoder_decoder: bool = False,
+    input_ids: Tensor | None = None,
+    **model_kwargs: Any,
+) -> tuple[Tensor | None, dict[str, Any]]:
+    """Repeat rows for beams or several sequences, and those of a cache that the caller passes with them."""
+    expand: Any = partial(type(model)._expand_inputs_for_generation, model, expand_size, is_encoder_decoder)
+    if expand_size == 1 or input_ids is None or not cached_tokens(model_kwargs):
+        return expand(input_ids, **model_kwargs)
+    cache_of(model_kwargs).batch_repeat_interleave(expand_size)
+    new = new_tokens(model_kwargs, input_ids.shape[1])  # whose pictures came
+    _, model_kwargs = expand(input_ids[:, input_ids.shape[1] - new :], **model_kwargs)
+    return input_ids.repeat_interleave(expand_size, dim=0), model_kwargs
 
 
 def _prepare_step(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:

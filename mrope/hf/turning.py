@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from types import MethodType
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -120,7 +120,7 @@ def _turn(module: Any, layer: str | None, axes: int, rotary: Rotary) -> Turn:
 def put_in(module: Any, turns: Mapping[str | None, Turn], shadow: Shadow) -> None:
     """Let `module` hand out the tables of `turns`; `shadow(module, name, value)` puts a value over an attribute."""
     shadow(module, _TURNS, dict(turns))
-    shadow(module, "forward", MethodType(_forward, module))
+    shadow(module, "forward", partial(_forward, module))
 
 
 def _forward(module: Any, x: Tensor, position_ids: Tensor, layer_type: str | None = None) -> tuple[Tensor, Tensor]:
@@ -137,7 +137,7 @@ def put_in_tower(base: Any, shadow: Shadow) -> None:
         if name.rpartition(".")[2] == "rotary_pos_emb" and hasattr(module, "config"):
             rope = QwenVisionRope(4 * len(module.inv_freq), base=module.config.rope_parameters["rope_theta"])
             shadow(module, _TURNS, rope)
-            shadow(module, "forward", MethodType(_tower_forward, module))
+            shadow(module, "forward", partial(_tower_forward, module))
 
 
 def _tower_forward(module: Any, x: Tensor, position_ids: Tensor) -> tuple[Tensor, Tensor]:

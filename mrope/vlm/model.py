@@ -330,6 +330,9 @@ class Vlm(PreTrainedModel, GenerationMixin):
             kwargs |= dict.fromkeys({"cache", "past_key_values"} & kwargs.keys())
             kwargs |= {"next_sequence_length": None, "is_first_iteration": True}
         inputs = mixin.prepare_inputs_for_generation(*args, **kwargs)
+        decodes = "next_sequence_length" in kwargs and not kwargs.get("is_first_iteration") and cached_tokens(kwargs)
+        if decodes:  # before 5.24 each model sees to that
+            inputs |= dict.fromkeys((*PIXELS.values(), *PLACED))
         if kwargs.get("position_ids") is None:  # 5.0 and 5.1 make ids at each step, as for text, and keep all else
             call = dict.fromkeys(CALL) | inputs | {"attention_mask": kwargs.get("attention_mask")}
             past, tokens = cached_tokens(call), call["input_ids"]
@@ -403,6 +406,9 @@ class Vlm(PreTrainedModel, GenerationMixin):
                 call["input_ids"] = input_ids[:, input_ids.shape[1] - new_tokens(call, input_ids.shape[1]) :]
         if expand_size > 1 and any(media[name] is not None for name in PIXELS.values()):
             media = repeated(self.border, call, media, expand_size)
+        ids = model_kwargs.pop("position_ids", None)
+        if ids is not None:  # whose rows are the second dim of three: before 5.24 each model sees to that
+            media["position_ids"] = ids.repeat_interleave(expand_size, dim=-2)
         mixin: Any = super()
         input_ids, model_kwargs = mixin._expand_inputs_for_generation(
             expand_size, is_encoder_decoder, input_ids, **model_kwargs
