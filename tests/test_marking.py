@@ -39,6 +39,17 @@ def sample(kind: str, answer: str = "", **more) -> Sample:
         ("", "empty", ""),
         (" \n ", "empty", ""),
         ("...", "unread", ""),
+        ("A cat sits there, and I cannot read it.", "unread", ""),
+        ("A letter B", "right", "B"),
+        ("A is in that cell", "wrong", "A"),
+        ("<think>it could be A or C</think>B", "right", "B"),
+        ("<think>A</think>\nB", "right", "B"),
+        ("it could be A or C</think>B", "right", "B"),
+        ("<think>maybe A", "unread", ""),
+        ("The right answer is not A", "unread", ""),
+        ("\u7b54\u6848\u662fB", "right", "B"),
+        ("Answer: B\nExplanation: A stands above it.", "right", "B"),
+        ("\u00c9B", "unread", ""),
     ],
 )
 def test_letters(text: str, outcome: str, read: str) -> None:
@@ -66,6 +77,9 @@ def test_scores_count_before_text() -> None:
     assert mark(asked, Reply(scores={"A": -1.0, "B": -2.0, "C": -1.5})).read == "A"
     assert mark(asked, Reply(scores={"A": -1.0, "B": -1.0, "C": -1.0})).outcome == "several"
     assert mark(asked, Reply(scores={"A": float("nan"), "B": -1.0, "C": -1.0})).outcome == "unread"
+    assert mark(asked, Reply("C", scores={"A": float("nan"), "B": -1.0, "C": -1.0})).outcome == "right"
+    counted = sample("number", "2", choices=("0", "1", "2"))
+    assert mark(counted, Reply(scores={"0": -2.0, "1": -2.0, "2": -1.0})).outcome == "right"
     with pytest.raises(ValueError, match="scores of sample one miss 'B'"):
         mark(asked, Reply(scores={"A": 0.0}))
 
@@ -87,6 +101,9 @@ def test_no_reply_is_a_failure_whatever_else_it_says() -> None:
         ("between 3 and 4", "several"),
         ("row 2 has 4 of them; the answer is 3", "right"),
         ("none", "unread"),
+        ("-3", "wrong"),
+        ("3.0", "right"),
+        ("The number is 3, not 5", "several"),
     ],
 )
 def test_numbers(text: str, outcome: str) -> None:
@@ -98,7 +115,9 @@ def test_text_counts_edits() -> None:
     assert mark(asked, Reply("harbour.")).outcome == "right"
     near = mark(asked, Reply("Harbor"))
     assert (near.outcome, near.share) == ("wrong", pytest.approx(6 / 7))
-    assert mark(asked, Reply("a long sentence about something else")).share == 0
+    assert mark(asked, Reply("The word is HARBOUR.")).outcome == "right"
+    for prose in ("a long sentence about something else", "I cannot see any picture."):
+        assert mark(asked, Reply(prose)).outcome == "unread"
 
 
 def test_lists() -> None:
@@ -107,7 +126,11 @@ def test_lists() -> None:
         assert mark(asked, Reply(text)).outcome == "right", text
     moved = mark(asked, Reply("K M L N"))
     assert (moved.outcome, moved.share) == ("wrong", 0.5)
+    assert mark(asked, Reply("1. K\n2. L\n3. M\n4. N")).outcome == "right"
+    assert mark(asked, Reply("The row reads K L M N")).outcome == "right"
+    assert mark(asked, Reply("I cannot see a row.")).outcome == "unread"
     assert mark(sample("list", "red green"), Reply("green red")).outcome == "wrong"
+    assert mark(sample("list", "red green"), Reply("I cannot see any picture.")).outcome == "unread"
 
 
 def test_boxes_in_pixels() -> None:

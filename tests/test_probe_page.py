@@ -172,7 +172,18 @@ def interval(values: dict[int, list[float]]) -> str:
 # ------------------------------------------------------------------------------------------------------ the figures
 
 
-def test_the_scores_of_the_page_are_those_of_a_recount(parsed: Parsed, lines: list[dict[str, Any]]) -> None:
+def guess(record: dict[str, Any], folder: Path) -> float:
+    """How often a guess is right: one of the choices, or a point anywhere in the picture."""
+    if record["kind"] == "point":
+        left, top, right, bottom = record["box"]
+        with Image.open(folder / record["pictures"][record["where"]]) as picture:
+            return (right - left) * (bottom - top) / (picture.width * picture.height)
+    return 1 / len(record["choices"]) if record["choices"] else 0
+
+
+def test_the_scores_of_the_page_are_those_of_a_recount(
+    parsed: Parsed, lines: list[dict[str, Any]], folder: Path
+) -> None:
     head, *rows = parsed.tables["accuracy by task"]
     assert head == [
         "task",
@@ -193,7 +204,7 @@ def test_the_scores_of_the_page_are_those_of_a_recount(parsed: Parsed, lines: li
         right = sum(one["outcome"] == "right" for one in its)
         assert row[2] == percent(right / len(its)), task
         assert row[4] == str(len(its))
-        chance = sum(1 / len(one["choices"]) if one["choices"] else 0 for one in its) / len(its)
+        chance = sum(guess(one, folder) for one in its) / len(its)
         assert row[5] == (percent(chance) if chance else "-")
         by_seed = {seed: [float(o["outcome"] == "right") for o in its if o["seed"] == seed] for seed in (3, 8)}
         assert row[3] == interval(by_seed), task

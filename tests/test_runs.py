@@ -101,6 +101,16 @@ def test_a_model_that_answers_nothing_any_more_ends_the_run(tmp_path: Path) -> N
     assert len(again.asked) == 60
 
 
+def test_half_a_character_ends_no_run(tmp_path: Path) -> None:
+    class Rubbish(Known):
+        def answer(self, samples: Sequence[Sample]) -> Iterator[Reply]:
+            return (Reply("S\ud800\0") for _ in samples)
+
+    records = ask(Rubbish(), SETTINGS, tmp_path)
+    assert {one["reply"] for one in records} == {"S\\ud800\0"}
+    assert len(read_records(tmp_path)) == 10
+
+
 def test_refused_samples_are_counted_apart(tmp_path: Path) -> None:
     records = ask(Known(refused="it knows no cells"), SETTINGS, tmp_path)
     assert {(one["outcome"], one["reason"]) for one in records} == {("refused", "it knows no cells")}

@@ -92,18 +92,18 @@ def test_groups_of_two_seeds_are_two() -> None:
 
 
 def test_curves_parts_and_the_largest_size() -> None:
-    rows = [("right", 2, 3), ("right", 2, 3), ("right", 4, 5), ("wrong", 4, 5)]
+    rows = [("right", 2, 3), ("right", 2, 3), ("right", 4, 5), ("wrong", 4, 5)] * 5 + [("right", 9, 9)] * 9
     (one,) = summarise(
         record(i, word, tags={"rows": h, "cols": w, "relation": "left" if i % 2 else "right"})
         for i, (word, h, w) in enumerate(rows)
     )
-    assert {at: each.value for at, each in one.curves["cells"].items()} == {6: 1.0, 20: 0.5}
-    assert one.best == {"cells": 6}
-    assert {at: each.value for at, each in one.parts["relation"].items()} == {"left": 0.5, "right": 1.0}
+    assert {at: each.value for at, each in one.curves["cells"].items()} == {6: 1.0, 20: 0.5, 81: 1.0}
+    assert one.best == {"cells": 6}  # nine samples are too few to say anything of 81 cells
+    assert {at: each.count for at, each in one.parts["relation"].items()} == {"left": 14, "right": 15}
 
 
 def test_smallest_print_is_the_hardest() -> None:
-    rows = [("right", 20), ("right", 9), ("wrong", 7)]
+    rows = [("right", 20), ("right", 9), ("wrong", 7)] * 10
     (one,) = summarise(record(i, word, tags={"height": height}) for i, (word, height) in enumerate(rows))
     assert one.best == {"height": 9}
 

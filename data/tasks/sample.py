@@ -64,7 +64,11 @@ class Sample:
 
     @property
     def chance(self) -> float:
-        """Accuracy of a guess: among the choices, or 0 where there are none."""
+        """Accuracy of a guess: among the choices, of a point the share of the picture that is right, else 0."""
+        shown = self.pictures[self.where] if self.kind == "point" else None
+        if self.box is not None and isinstance(shown, Image.Image):
+            left, top, right, bottom = self.box
+            return (right - left) * (bottom - top) / (shown.width * shown.height)
         return 1 / len(self.choices) if self.choices else 0.0
 
     @property

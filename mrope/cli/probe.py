@@ -50,10 +50,12 @@ def run(
     """Ask a model the tasks' questions, and say how many it answers right.
 
     Every sample is kept in the folder, with its pictures; a run that was stopped goes on where it was. Where the model
-    computes on a GPU, the tasks' defaults are larger. The exit code is 1 if a threshold of --require is not reached.
+    computes on a GPU, the tasks' defaults are larger. The exit code is 1 if a threshold of --require is not reached,
+    and 2 if there was no answer at all.
 
     Example: mrope probe run reader --task cell --task neighbour --require cell=0.9
     """
+    from collections import Counter
     from dataclasses import replace
 
     from mrope.probes.spatial import (
@@ -90,6 +92,12 @@ def run(
     else:
         print(summary_table(summaries))
         print(f"\nevery sample: {chosen.out}/samples.jsonl; to look at: {page}")
+    failed = Counter(record["failure"] for record in records if record["outcome"] == "failed")
+    if failed:
+        why, count = failed.most_common(1)[0]
+        typer.echo(f"{failed.total()} of {len(records)} samples got no answer, {count} of them for: {why}", err=True)
+    if failed.total() == len(records):
+        raise typer.Exit(2)
     lacking = shortfalls(summaries, chosen.require)
     for line in lacking:
         typer.echo(line, err=True)
@@ -117,7 +125,8 @@ def ls(
         print_json([{"name": one.name, "summary": one.summary, "settings": asdict(one)} for one in tasks])
     else:
         rows = [
-            (one.name, one.summary, ", ".join(f"{key}={value}" for key, value in asdict(one).items())) for one in tasks
+            (one.name, one.summary, ", ".join(f"{key}={_written(value)}" for key, value in asdict(one).items()))
+            for one in tasks
         ]
         print_table(("task", "what it asks", "settings"), rows)
 
@@ -162,6 +171,13 @@ def _pairs(words: list[str] | None) -> dict[str, Any]:
     return read
 
 
+def _written(value: Any) -> str:
+    """A setting as --set takes it."""
+    import json
+
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _value(word: str) -> Any:
     import yaml
 
@@ -175,7 +191,8 @@ def _tasks(stated: Any, named: list[str] | None, settings: dict[str, Any]) -> di
     """The tasks that the file states, those among them that are named, or all; with the settings TASK.SETTING."""
     from mrope.data import TASKS
 
-    stated = stated if isinstance(stated, dict) else dict.fromkeys(stated or TASKS)
+    stated = [stated] if isinstance(stated, str) else stated or list(TASKS)
+    stated = stated if isinstance(stated, dict) else dict.fromkeys(stated)
     tasks = {name: dict(stated.get(name) or {}) for name in named or stated}
     for name, value in settings.items():
         task, _, setting = name.partition(".")

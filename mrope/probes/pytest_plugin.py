@@ -1,7 +1,7 @@
 """The probes as tests of your own: `pytest --mrope-model=hf:FOLDER`, and a fixture that asks.
 
     def test_cells(mrope_probe):
-        assert mrope_probe("cell", rows=6, cols=9).accuracy.value > 0.9
+        assert mrope_probe("cell", shapes=[[6, 9]]).accuracy.low > 0.9
 
 Without `--mrope-model` such tests are skipped.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -167,14 +168,20 @@ def _record(seed: int, sample: Sample, pictures: list[Any]) -> dict[str, Any]:
 
 def _judged(sample: Sample, reply: Reply) -> dict[str, Any]:
     marked = mark(sample, reply)
+    scores = {key: round(float(x), 6) for key, x in (reply.scores or {}).items() if math.isfinite(x)} or None
     return {
-        "reply": reply.text,
-        "scores": None if reply.scores is None else {key: round(float(x), 6) for key, x in reply.scores.items()},
-        "failure": reply.failure,
+        "reply": _writable(reply.text),
+        "scores": scores,
+        "failure": _writable(reply.failure),
         "outcome": marked.outcome,
         "share": round(marked.share, 6),
-        "read": marked.read,
+        "read": _writable(marked.read),
     }
+
+
+def _writable(text: str) -> str:
+    """Text with half characters, which no file takes, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode()
 
 
 def _save(sample: Sample, folder: Path) -> list[Any]:

@@ -16,8 +16,8 @@ from typing import Any
 
 from mrope.probes.spatial.records import Record, write_whole
 
-THRESHOLD = 0.95
-"""From this accuracy on a size or a length counts as mastered."""
+THRESHOLD, LEAST = 0.95, 10
+"""From this accuracy on, of so many samples at least, a size or a length counts as mastered."""
 MASTERED: Mapping[str, Callable[..., Any]] = {
     **dict.fromkeys(("cells", "columns", "words", "length", "letters"), max),
     "height": min,
@@ -63,7 +63,7 @@ class TaskSummary:
         sets: share of groups of different questions that were all answered right; None where there are none.
         agreement: share of groups of one question whose answers all agree, right or not; None where there are none.
         curves: tag -> value -> accuracy, of each tag whose values are numbers.
-        best: tag of `MASTERED` -> the hardest value read at `THRESHOLD` or better, None if none is.
+        best: tag of `MASTERED` -> the hardest value read at `THRESHOLD` or better, of `LEAST` samples; None if none is.
         parts: tag -> value -> accuracy, of each tag whose values are words.
         heat: accuracy of each (row, column) of the grids of one size: "rows x cols" -> rows of cells, None for a cell
             that was not asked about.
@@ -128,7 +128,9 @@ def _task(name: str, records: Sequence[Record]) -> TaskSummary:
         agreement=_groups(marked, same_answer=True),
         curves=curves,
         best={
-            tag: hardest((at for at, one in curves[tag].items() if one.value >= THRESHOLD), default=None)
+            tag: hardest(
+                (at for at, one in curves[tag].items() if one.value >= THRESHOLD and one.count >= LEAST), default=None
+            )
             for tag, hardest in MASTERED.items()
             if tag in curves
         },

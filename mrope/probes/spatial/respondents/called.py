@@ -16,8 +16,8 @@ class CallableRespondent:
     """A function of one sample: a model of any kind, or a rule to hold models against.
 
     Args:
-        function: takes a `Sample` and gives text, a `Reply`, or a number for each of the sample's choices, the largest
-            for what it thinks right. What it raises becomes a reply with `failure`.
+        function: takes a `Sample` and gives text, a number, a `Reply`, or scores: a mapping from each of the sample's
+            choices to a number, the largest for what it thinks right. What it raises becomes a reply with `failure`.
         name: what reports call it, by default the function's name.
     """
 
@@ -46,15 +46,15 @@ class CallableRespondent:
         seconds = time.perf_counter() - start
         if isinstance(said, Reply):
             return said
-        if isinstance(said, str):
-            return Reply(said, seconds=seconds)
+        if isinstance(said, (str, int, float)) and not isinstance(said, bool):
+            return Reply(str(said), seconds=seconds)
         return _scored(said, sample, seconds)
 
 
 def _scored(said: Any, sample: Sample, seconds: float) -> Reply:
     """The reply of a function that gave scores, or neither text nor scores."""
     if not isinstance(said, Mapping):
-        what = f"function gave {said!r:.80}; expected text, a Reply, or a number for each choice"
+        what = f"function gave {said!r:.80}; expected text, a Reply, or a mapping from each choice to a number"
         return Reply(failure=what, seconds=seconds)
     if not sample.choices or set(said) != set(sample.choices):
         known = ", ".join(sample.choices) or "none, as the sample has no choices"

@@ -56,7 +56,7 @@ def _with(make: Callable[..., Any], spec: str, arguments: tuple[Any, ...], optio
     known = inspect.signature(make).parameters
     first = list(known)[len(arguments) :]
     if unknown := sorted(set(options) - set(first)):
-        raise ValueError(f"{unknown[0]} is no option of {spec!r}; expected one of {', '.join(first)}")
+        raise ValueError(f"{unknown[0]} is no option of {spec!r}; expected one of {', '.join([*first, 'blind'])}")
     missing = [name for name in first if known[name].default is inspect.Parameter.empty and name not in options]
     if missing:
         raise ValueError(f"{missing[0]} is missing for {spec!r}; expected it among the options")

@@ -58,7 +58,8 @@ class Poster:
         key: sent as a bearer token; never told.
         timeout: seconds for one try, from the connection to the last byte.
         retries: tries after the first, where the server is busy, fails or cannot be reached. Pauses grow from `pause`
-            to twice as long each, and are as long as the server asks for in Retry-After.
+            to twice as long each, and are as long as the server asks for in Retry-After; one that asks for more than a
+            minute is not waited for.
         pause: seconds before the second try.
     """
 
@@ -92,6 +93,10 @@ class Poster:
             try:
                 return self._read(self._once(path, data))
             except _BusyError as busy:
+                if busy.wait is not None and busy.wait > _LONGEST:
+                    raise NoAnswerError(
+                        self.told(f"{busy}; it asks to wait for {busy.wait:.0f} s, so ask again later"), busy.status
+                    ) from None
                 if tried > self.retries or stop.is_set():
                     tries = f" after {tried} tries" if tried > 1 else ""
                     raise NoAnswerError(self.told(f"{busy}{tries}"), busy.status) from None
@@ -180,7 +185,7 @@ class _BusyError(Exception):
 
 
 def _wait(told: str | None) -> float | None:
-    """The seconds of a Retry-After, which is a number or a date; up to ten minutes are believed."""
+    """The seconds of a Retry-After, which is a number or a date."""
     if told is None:
         return None
     try:
@@ -190,7 +195,7 @@ def _wait(told: str | None) -> float | None:
             seconds = parsedate_to_datetime(told).timestamp() - time.time()
         except (TypeError, ValueError):
             return None
-    return None if math.isnan(seconds) else min(max(seconds, 0.0), 600.0)
+    return None if math.isnan(seconds) else max(seconds, 0.0)
 
 
 def _message(data: bytes) -> str:
