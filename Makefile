@@ -25,8 +25,8 @@ lint: $(VENV)/.installed-test ## ruff and pyright
 reader: $(VENV)/.installed ## train the reader that ships again, into out/reader
 	$(BIN)/mrope reader train --seed 1
 
-study: $(VENV)/.installed ## train the reader's twins over several seeds and compare them
-	$(BIN)/mrope reader study
+study: $(VENV)/.installed ## train small models to test published claims, hours, resumable, into out/studies
+	$(BIN)/mrope study run --out $(OUT)/studies
 
 bench: $(VENV)/.installed-test ## time positions, rotary and pixels beside transformers, 17 minutes, into out/*.json
 	$(BIN)/python benchmarks/positions.py --json $(OUT)/positions.json

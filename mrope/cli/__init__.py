@@ -19,12 +19,14 @@ from mrope.cli import (
     doctor,
     families,
     frequencies,
+    inside,
     parity,
     plan,
     positions,
     probe,
     read,
     reader,
+    study,
     worst_case,
 )
 from mrope.cli.errors import OneLineErrors
@@ -38,13 +40,14 @@ COMMANDS = (
     families.families,
     frequencies.frequencies,
     audit.audit,
+    inside.inside,
     demo.demo,
     read.read,
     parity.parity,
     compare.compare,
     doctor.doctor,
 )
-GROUPS = {"reader": reader.app, "probe": probe.app}
+GROUPS = {"reader": reader.app, "probe": probe.app, "study": study.app}
 
 app = typer.Typer(
     name="mrope", cls=OneLineErrors, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False

@@ -60,10 +60,16 @@ DISTANCE = Study(
             ("mrope, all positions moved", "512"),
             rule="same",
         ),
-        _fades("Attention Is All You Need, arXiv:1706.03762", "sinusoids do depend on where a prompt starts",
-               "sinusoidal, all positions moved"),
-        _fades("DIPE, arXiv:2603.10863", "a question far behind the picture fades, by its positions alone",
-               "mrope, question's positions moved"),
+        _fades(
+            "Attention Is All You Need, arXiv:1706.03762",
+            "sinusoids do depend on where a prompt starts",
+            "sinusoidal, all positions moved",
+        ),
+        _fades(
+            "DIPE, arXiv:2603.10863",
+            "a question far behind the picture fades, by its positions alone",
+            "mrope, question's positions moved",
+        ),
         _fades("DIPE, arXiv:2603.10863", "text between picture and question makes it fade", "mrope, text between"),
         Claim(
             "DIPE, arXiv:2603.10863",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,14 +17,42 @@ from mrope.probes.studies.variants import INTERLEAVED, rotary, variant
 FACTORS = (2, 4, 8)
 TUNED = 4
 """The factor that is also tuned."""
-TUNING = 60
+TUNING = 100
 """Steps, on prompts as long as the factor reaches."""
 SIZES = {2: (12, 11), 4: (24, 22), 8: (48, 44)}
-SCOPES = {"all axes": lambda extension: extension, "h, w": lambda extension: (None, extension, extension)}
 
 
-def extensions(factor: int) -> dict[str, Extension]:
-    """The methods, for `factor` times the trained length. Dynamic NTK goes by the row: its factor 1 is what it needs."""
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One way to read further than training did.
+
+    Args:
+        factor: how many times as far.
+        extension: of the frequencies: of all axes, or of each.
+        tuned: the model is first trained a little at that length.
+    """
+
+    factor: int
+    extension: Extension | tuple[Extension | None, ...] | None
+    tuned: bool = False
+
+
+def readings() -> dict[str, Reading]:
+    """The rows of the table: each method at each factor, on all axes or on h and w alone; at one factor also tuned."""
+    rows = {}
+    for factor in FACTORS:
+        rows[f"x{factor} none"] = Reading(factor, None)
+        for method, extension in _extensions(factor).items():
+            rows[f"x{factor} {method}, all axes"] = Reading(factor, extension)
+            rows[f"x{factor} {method}, h and w"] = Reading(factor, (None, extension, extension))
+    rows[f"x{TUNED} none, tuned"] = Reading(TUNED, None, tuned=True)
+    for method in ("PI", "NTK", "YaRN"):
+        rows[f"x{TUNED} {method}, tuned"] = Reading(TUNED, _extensions(TUNED)[method], tuned=True)
+    return rows
+
+
+def _extensions(factor: int) -> dict[str, Extension]:
+    # Dynamic NTK goes by the row: a factor of 1 slows as much as the row needs.
     return {
         "PI": Linear(factor),
         "NTK": Ntk(factor),
@@ -39,40 +67,35 @@ def needle_form(factor: int, depth: float = 0.5) -> Form:
     return Form(((4, 5),) * count, between=3, asked=round(depth * (count - 1)))
 
 
+def read(model: StudyModel, name: str, reading: Reading, seed: int, device: str) -> StudyModel:
+    """The trained model of variant `name`, read in one way; the model itself stays as it is."""
+    further = replace(variant(name), make=lambda: rotary(INTERLEAVED, reading.extension))
+    reader = read_as(model.state_dict(), further).to(device)
+    if reading.tuned:
+        fit(reader, TUNING, np.random.default_rng([seed, 2]), _long_form, rate=5e-4, device=device)
+    return reader.eval()
+
+
 def evaluate(model: StudyModel, name: str, seed: int, limit: int, device: str) -> Rows:
-    """Each method at each factor, on all axes or on h and w alone; at one factor also after a short tuning."""
-    weights = model.state_dict()
-    rows: Rows = {}
-    for factor in FACTORS:
-        rows[f"x{factor} none"] = _columns(model, factor, seed, limit)
-        for method, extension in extensions(factor).items():
-            for scope, spread in SCOPES.items():
-                read = replace(variant(name), make=lambda made=spread(extension): rotary(INTERLEAVED, made))
-                rows[f"x{factor} {method}, {scope}"] = _columns(
-                    read_as(weights, read).to(device), factor, seed, limit
-                )
-    for method in ("none", "PI", "NTK", "YaRN"):
-        extension = extensions(TUNED).get(method)
-        read = replace(variant(name), make=lambda made=extension: rotary(INTERLEAVED, made))
-        tuned = read_as(weights, read).to(device)
-        fit(tuned, TUNING, np.random.default_rng([seed, 2]), _long_form, rate=5e-4, device=device)
-        rows[f"x{TUNED} {method}, tuned"] = _columns(tuned.eval(), TUNED, seed, limit)
-    return rows
+    """All readings of one model."""
+    return {
+        row: columns(read(model, name, reading, seed, device), reading.factor, seed, limit)
+        for row, reading in readings().items()
+    }
 
 
-def _columns(model: StudyModel, factor: int, seed: int, limit: int) -> dict[str, float]:
+def columns(model: StudyModel, factor: int, seed: int, limit: int) -> dict[str, float]:
+    """What is left at a size of training, and what is read beyond."""
     trained = score(model, Form(((6, 5),)), seed=seed, prompts=limit)
     large = Form((SIZES[factor],))
-    columns = {
+    found = {
         "trained size": trained.beside,
         "ask": trained.asked,
         "larger": score(model, large, seed=seed, prompts=prompts_for(large, limit)).beside,
     }
     for word, depth in (("first", 0.0), ("middle", 0.5), ("last", 1.0)):
-        columns[f"needle {word}"] = score(
-            model, needle_form(factor, depth), seed=seed, prompts=max(2, limit // 4)
-        ).asked
-    return columns
+        found[f"needle {word}"] = score(model, needle_form(factor, depth), seed=seed, prompts=max(2, limit // 4)).asked
+    return found
 
 
 def _long_form(rng: np.random.Generator) -> Form:
@@ -88,7 +111,7 @@ EXTENSION = Study(
     name="extension",
     title="What context extensions do, whole and by axis",
     words=f"Training showed {LONGEST} positions at most, and pictures of 3 to 6 rows and columns. A row says how many "
-    'times as far it is read, by which method, and on which axes; "tuned" is 60 steps at that length. "Trained size" '
+    'times as far it is read, by which method, and on which axes; "tuned" is 100 steps at that length. "Trained size" '
     'and "ask" are what remains at 6x5; "larger" is a picture of 12x11, 24x22 or 48x44, "needle" a question about the '
     "first, the middle or the last of as many pictures of 4x5 as the length takes.",
     variants=("mrope",),

@@ -24,6 +24,8 @@ LAYERS = 3
 class StudyBlock(nn.Module):
     """Pre-norm block: attention through any encoding, then a GELU MLP four times as wide."""
 
+    encoding: Encoding
+
     def __init__(self, variant: Variant, encoding: Encoding):
         super().__init__()
         self.encoding, self.mask, self.turns_values = encoding, Mask(variant.looks), variant.turns_values
@@ -49,32 +51,36 @@ class StudyModel(nn.Module):
         variant: how it knows where its tokens are.
     """
 
+    first: Encoding  # what embeds the tokens
+
     def __init__(self, variant: Variant):
         super().__init__()
         self.variant = variant
         self.patch = nn.Linear(SIDE * SIDE, DIM)
-        self.word, self.direction = nn.Embedding(WORDS, DIM), nn.Embedding(len(DIRECTIONS), DIM)
-        self.beside, self.answer = nn.Linear(DIM, len(DIRECTIONS) * DIM), nn.Linear(DIM, DIM)
-        self.norm_cells, self.norm_answers = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.word = nn.Embedding(WORDS, DIM)
+        self.question = nn.Parameter(0.02 * torch.randn(DIM))  # tells the glyph of a question from that of a cell
+        self.beside, self.norm = nn.Linear(DIM, len(DIRECTIONS) * DIM), nn.LayerNorm(DIM)
         self.blocks = nn.ModuleList(StudyBlock(variant, Encoding()) for _ in range(LAYERS))
-        shared = variant.make()  # last, so that what it draws leaves the others as they are
+        # Made last, so that what they draw leaves the other weights as they are. What learns and is no layer's own
+        # embeds alone, and the blocks need none of it.
+        self.first = Encoding() if variant.per_layer else variant.make()
         for block in self.blocks:
-            block.encoding = variant.make() if variant.per_layer else shared
-        self.first = shared if not variant.per_layer else self.blocks[0].encoding
+            assert isinstance(block, StudyBlock)
+            if variant.per_layer:
+                block.encoding = variant.make()
+            elif not isinstance(self.first, nn.Module):
+                block.encoding = self.first
         self.register_buffer("bitmaps", bitmaps(), persistent=False)
 
     def positions(self, form: Form) -> Positions:
         """Of a prompt, all axes of the layout, with its pictures numbered."""
         layout = self.variant.layout
-        positions = layout(form.spans)
-        return replace(
-            positions, text=positions.text, segments=positions.segments, pictures=picture_numbers(form.spans, layout)
-        )
+        return replace(layout(form.spans), pictures=picture_numbers(form.spans, layout))
 
     def forward(
         self, batch: Batch, positions: Positions | None = None
-    ) -> tuple[Float[Tensor, "b c 4 g"], Float[Tensor, "b q g"]]:
-        """Logits of what lies in each direction of each cell, and of the answers.
+    ) -> tuple[Float[Tensor, "b c 4 g"], Float[Tensor, "b q 4 g"]]:
+        """Logits of what lies in each direction of each cell, and of each glyph that a question names.
 
         The first are read before the last block, so that what a question looks for is there when it looks.
 
@@ -90,16 +96,17 @@ class StudyModel(nn.Module):
         x = self.first.embed(x, positions)
         for block in self.blocks[:-1]:
             x = block(x, positions)
-        glyphs = self.patch(self.bitmaps)
-        cells = self.beside(self.norm_cells(x[:, kinds == _CELL])).unflatten(-1, (len(DIRECTIONS), DIM))
-        x = self.blocks[-1](x, positions)
-        answers = self.answer(self.norm_answers(x[:, kinds == _QUESTION]))
-        return cells @ glyphs.T / DIM**0.5, answers @ glyphs.T / DIM**0.5
+        cells = self._read(x[:, kinds == _CELL])
+        return cells, self._read(self.blocks[-1](x, positions)[:, kinds == _QUESTION])
+
+    def _read(self, x: Tensor) -> Tensor:
+        named = self.beside(self.norm(x)).unflatten(-1, (len(DIRECTIONS), DIM))
+        return named @ self.patch(self.bitmaps).T / DIM**0.5
 
     def _tokens(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """(B, N, D) the tokens, and (N,) the kind of each."""
-        named = self.patch(self.bitmaps)[batch.asked] + self.direction(batch.directions)
-        sources = {"word": self.word(batch.words), "cell": self.patch(batch.patches), "question": named}
+        question = self.patch(self.bitmaps)[batch.asked] + self.question
+        sources = {"word": self.word(batch.words), "cell": self.patch(batch.patches), "question": question}
         taken = dict.fromkeys(sources, 0)
         pieces, kinds = [], []
         for kind, count in batch.form.parts:

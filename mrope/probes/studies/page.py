@@ -18,13 +18,16 @@ Small models, trained from nothing on one budget, several seeds each, hold publi
 shows. `make study` runs all of this again; `python -m mrope study report --write` writes this page from
 `mrope/probes/studies/results`.
 
-The model has three blocks of 96 channels and four heads of 32 rotary pairs. It sees pictures of noisy 8 x 8 glyphs, one
-of 64 a cell, with text around them. It names the four neighbours of each cell after two blocks, and after the third
-answers questions such as "what is right of this glyph", which the text behind the picture asks. A blind guess is right
-in 1.6 %. Figures are percentages, means over seeds with 95 % intervals (Student's). A claim *held* if the interval of
-the difference between two cells of the table, paired by seed, lies above 0; it was *reversed* if the interval lies
-below 0, and *did not hold* if 0 is inside. A claim that two cells are the same holds if no seed differs by more than
-0.2 points. All this was fixed before the runs. It says what holds at this size, not what holds in a large model.
+The model has three blocks of 96 channels and four heads of 32 rotary pairs, base 30. It sees pictures of noisy 8 x 8
+glyphs, one of 64 a cell, with text around them. After two blocks it names the four neighbours of each cell; after the
+third, those of glyphs that the text behind the pictures names ("ask"). A blind guess is right in 1.6 %. Sizes are rows
+x columns.
+
+Figures are percentages, means over seeds with 95 % intervals (Student's). A claim *held* if the interval of the
+difference between two cells of the table, paired by seed, lies above 0; it was *reversed* if the interval lies below
+0, and is *not shown* if 0 is inside. A claim that two cells are the same held if no seed differs by more than 0.2
+points. Claims, rule and sizes were fixed before the runs; base, rate, steps and the scale of the learned table on
+single seeds of five variants. All this says what holds at this size, not what holds in a large model.
 """
 
 
@@ -70,7 +73,7 @@ def verdicts(study: Study, results: Results) -> str:
 def figure(study: Study, results: Results) -> str:
     """The table as an SVG: a panel a column, a line a row, and each mean with its interval and its seeds."""
     rows, columns = results.rows, results.columns
-    left, panel, gap, line, top = 14 + 6.4 * max(map(len, rows)), 108.0, 14.0, 17.0, 44.0
+    left, panel, gap, line, top = 14 + 6.4 * max(map(len, rows)), 104.0, 24.0, 17.0, 44.0
     width, height = left + len(columns) * (panel + gap) + 6, top + len(rows) * line + 26
     parts = [text(study.title, 8, 16, class_="title")]
     for index, row in enumerate(rows):

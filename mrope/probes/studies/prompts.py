@@ -36,7 +36,9 @@ def bitmaps() -> Float32[Tensor, "g p"]:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The form of a prompt: text, then pictures, each with text behind it, then questions of one token each.
+    """The form of a prompt: text, then pictures, each with text behind it, then questions.
+
+    A question is one token that names a glyph, and asks for its four neighbours.
 
     Args:
         pictures: (rows, columns) of each.
@@ -80,8 +82,10 @@ class Form:
         """The tokens of a prompt in their order, as runs of one kind."""
         runs: list[tuple[Kind, int]] = [("word", self.before)]
         for picture in self.pictures:
-            runs += [("cell", math.prod(picture)), ("word", self.between)]
-        runs += [("question", self.questions), ("word", self.after)]
+            runs.append(("cell", math.prod(picture)))
+            runs.append(("word", self.between))
+        runs.append(("question", self.questions))
+        runs.append(("word", self.after))
         return tuple(run for run in runs if run[1])
 
     @property
@@ -114,13 +118,12 @@ class Batch:
     patches: Float32[Tensor, "b c p"]  # each cell's dots with noise
     words: Int64[Tensor, "b n"]  # all text, in order
     asked: Int64[Tensor, "b q"]  # the glyph that a question names, which occurs once in its prompt
-    directions: Int64[Tensor, "b q"]
-    answers: Int64[Tensor, "b q"]
     beside: Int64[Tensor, "b c 4"]  # the glyph in each direction of each cell; -1 for none
+    answers: Int64[Tensor, "b q 4"]  # the same of the cells that are asked about
 
     def to(self, device: str) -> Batch:
         """The same prompts on another device."""
-        tensors = (self.patches, self.words, self.asked, self.directions, self.answers, self.beside)
+        tensors = (self.patches, self.words, self.asked, self.beside, self.answers)
         return Batch(self.form, *(each.to(device) for each in tensors))
 
 
@@ -141,21 +144,17 @@ def draw(form: Form, prompts: int, rng: np.random.Generator) -> Batch:
         glyphs[row] = rng.choice(others, form.cells)
         cells[row] = rng.choice(np.asarray(form.askable), form.questions, replace=False)
         glyphs[row, cells[row]] = asked[row]
-    there = (neighbours >= 0).numpy()
-    directions = np.where(there[cells], rng.random((prompts, form.questions, 4)), -1.0).argmax(-1)
     noise = rng.standard_normal((prompts, form.cells, SIDE * SIDE), dtype=np.float32)
     shown = torch.from_numpy(glyphs)
     beside = torch.where(neighbours >= 0, shown[:, neighbours.clamp(min=0)], -1)
-    where = torch.from_numpy(cells), torch.from_numpy(directions)
     words = rng.integers(WORDS, size=(prompts, form.before + len(form.pictures) * form.between + form.after))
     return Batch(
         form,
         bitmaps()[shown] + NOISE * torch.from_numpy(noise),
         torch.from_numpy(words),
         torch.from_numpy(asked),
-        where[1],
-        beside[torch.arange(prompts)[:, None], where[0], where[1]],
         beside,
+        beside[torch.arange(prompts)[:, None], torch.from_numpy(cells)],
     )
 
 

@@ -53,7 +53,7 @@ def mean_of(values: Sequence[float]) -> Mean:
     """The mean and Student's 95 % interval.
 
     >>> mean_of([0.5, 0.7, 0.9]).half.__round__(4)
-    0.4968
+    0.4969
     """
     count = len(values)
     middle = math.fsum(values) / count
@@ -85,7 +85,7 @@ class Results:
             if not entry["runs"]:
                 raise KeyError("runs")
         except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError(f"{path} holds no results of a study ({error!r}); expected a file that run wrote") from None
+            raise ValueError(f"{path} is no file of results ({error!r}); expected what a study wrote") from None
         return cls(entry)
 
     @property
@@ -124,11 +124,11 @@ class Results:
             return None
         difference = mean_of(pairs)
         if claim.rule == "same":
-            verdict: Verdict = "held" if max(map(abs, pairs)) <= ROUNDING else "did not hold"
+            verdict: Verdict = "held" if max(map(abs, pairs)) <= ROUNDING else "differs"
         elif difference.seeds == 1:
             verdict = "one seed"
         elif difference.value > difference.half:
             verdict = "held"
         else:
-            verdict = "reversed" if difference.value < -difference.half else "did not hold"
+            verdict = "reversed" if difference.value < -difference.half else "not shown"
         return Tested(claim, difference, verdict)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from queue import Empty
 from typing import Any
@@ -24,7 +26,7 @@ from mrope.probes.studies.scoring import rounded
 from mrope.probes.studies.study import Study
 from mrope.probes.studies.training import STEPS, Recipe, trained
 
-LIMIT = 64
+LIMIT = 128
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +109,9 @@ def run_study(
 
     Returns:
         The file of results, which holds all runs by these settings that lie in `folder`.
+
+    Raises:
+        OSError: a run was killed from outside. Finished ones are kept, as after any interruption.
     """
     chosen = study(name)
     recipes = recipes_of(chosen, settings, only)
@@ -120,7 +125,8 @@ def run_study(
             on_run(recipe, run["seconds"])
     context = get_context("spawn")
     steps = context.Queue()
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(steps,)) as pool:
+    lifeline, held = context.Pipe(duplex=False)  # workers end when our end of it is closed, or dies with us
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(steps, lifeline)) as pool:
         futures: dict[Future[float], Recipe] = {
             pool.submit(_run, name, folder, recipe, settings): recipe for recipe in left
         }
@@ -131,8 +137,11 @@ def run_study(
                     on_step(step)
                 for future in done:
                     on_run(futures.pop(future), future.result())
-        except BaseException:
+        except BaseException as error:
+            held.close()
             pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(error, BrokenProcessPool):
+                raise OSError("a run was killed, for lack of memory perhaps; what is finished is kept") from None
             raise
     runs = [finished(folder, name, recipe, settings) for recipe in recipes_of(chosen, settings)]
     path = folder / f"{name}.json"
@@ -151,16 +160,15 @@ def finished(folder: Path, name: str, recipe: Recipe, settings: Settings) -> dic
     return run | {"seconds": float(path.with_suffix(".seconds").read_text("utf-8"))}
 
 
-def _begin(steps: Any) -> None:
-    """Start a worker: one thread, and an end with the process that started it."""
+def _begin(steps: Any, lifeline: Any) -> None:
+    """Start a worker: one thread, no say in an interrupt, and an end when nobody holds its lifeline."""
     global _steps
     _steps = steps
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def follow() -> None:
-        parent = parent_process()
-        assert parent is not None
-        parent.join()
+        lifeline.poll(None)
         os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()

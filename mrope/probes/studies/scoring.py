@@ -29,7 +29,7 @@ class Score:
         beside: of the neighbours of all cells.
         by_direction: the same, of each direction that the cells can see.
         asked: of the questions; NaN without any.
-        answers: (B, Q) the glyph that each question was answered with.
+        answers: (B, Q, 4) what was said to each question.
     """
 
     beside: float
@@ -71,10 +71,10 @@ def score(
     for start in range(0, prompts, size):
         batch = draw(form, min(size, prompts - start), rng).to(device)
         cells, said = model(batch, positions)
-        seen = known(batch, model.variant.looks)
+        seen, wanted = (known(right, model.variant.looks) for right in (batch.beside, batch.answers))
         right += ((cells.argmax(-1) == batch.beside) & seen).flatten(0, 1).sum(0).cpu()
         there += seen.flatten(0, 1).sum(0).cpu()
-        asked.append((said.argmax(-1) == batch.answers).float().cpu())
+        asked.append((said.argmax(-1) == batch.answers)[wanted].float().cpu())
         answers.append(said.argmax(-1).cpu())
     shares = (right / there).tolist()
     return Score(

@@ -9,7 +9,7 @@ from typing import Literal
 from mrope.probes.studies.model import StudyModel
 from mrope.probes.studies.scoring import Rows
 
-Verdict = Literal["held", "did not hold", "reversed", "one seed"]
+Verdict = Literal["held", "not shown", "reversed", "differs", "one seed"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,11 +19,11 @@ from mrope.probes.studies.model import StudyModel
 from mrope.probes.studies.prompts import Batch, Form, answerable, draw
 from mrope.probes.studies.variants import Looks, Variant, variant
 
-CELLS = 512
+CELLS = 256
 """Cells drawn a step, about."""
 LONGEST = 44
 """Positions of the longest prompt of training under M-RoPE: 12 of text, three pictures of 4 with 4 of text, 8 asked."""
-STEPS = 600
+STEPS = 1500
 OnStep = Callable[[int, float], None]
 """Told after each step: the steps done, and the loss in nats."""
 
@@ -76,7 +76,7 @@ def fit(
     rng: np.random.Generator,
     forms: Callable[[np.random.Generator], Form],
     *,
-    rate: float = 2e-3,
+    rate: float = 4e-3,
     device: str = "cpu",
     on_step: OnStep = lambda step, loss: None,
 ) -> StudyModel:
@@ -111,18 +111,16 @@ def fit(
 
 
 def loss_of(model: StudyModel, batch: Batch) -> Tensor:
-    """Nats, a mean over cells and directions plus a mean over questions."""
-    cells, answers = model(batch)
-    there = known(batch, model.variant.looks)
-    return cross_entropy(cells[there], batch.beside[there]) + cross_entropy(
-        answers.flatten(0, 1), batch.answers.flatten()
-    )
+    """Nats, a mean over the neighbours of cells plus a mean over those of the glyphs that are asked about."""
+    looks = model.variant.looks
+    pairs = zip(model(batch), (batch.beside, batch.answers), strict=True)
+    losses = [cross_entropy(said[known(right, looks)], right[known(right, looks)]) for said, right in pairs]
+    return losses[0] + losses[1]
 
 
-def known(batch: Batch, looks: Looks) -> Tensor:
-    """(B, C, 4) where a cell has a neighbour that it can see: those to the left and above alone under "causal"."""
-    seen = answerable(directions_of(looks)).to(batch.beside.device)
-    return (batch.beside >= 0) & seen
+def known(right: Tensor, looks: Looks) -> Tensor:
+    """(..., 4) where there is a neighbour that a cell can see: those to the left and above alone under "causal"."""
+    return (right >= 0) & answerable(directions_of(looks)).to(right.device)
 
 
 def directions_of(looks: Looks) -> Sequence[str]:
@@ -130,7 +128,9 @@ def directions_of(looks: Looks) -> Sequence[str]:
     return ("left", "up") if looks == "causal" else ("right", "left", "down", "up")
 
 
-def trained(folder: Path, recipe: Recipe, *, device: str = "cpu", on_step: OnStep = lambda step, loss: None) -> StudyModel:
+def trained(
+    folder: Path, recipe: Recipe, *, device: str = "cpu", on_step: OnStep = lambda step, loss: None
+) -> StudyModel:
     """The model of a recipe: from `folder` where its weights lie, else trained, and its weights and log put there."""
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
@@ -152,7 +152,9 @@ def trained(folder: Path, recipe: Recipe, *, device: str = "cpu", on_step: OnSte
     model = train(recipe, device=device, on_step=note)
     (folder / f"{recipe.name}.csv").write_text("\n".join(log) + "\n")
     part = folder / f"{recipe.name}.{os.getpid()}.part"
-    save_file({name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}, part, {"recipe": stated})
+    save_file(
+        {name: tensor.cpu().contiguous() for name, tensor in model.state_dict().items()}, part, {"recipe": stated}
+    )
     os.replace(part, path)
     return model
 

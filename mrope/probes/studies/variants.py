@@ -1,7 +1,7 @@
 """What is trained and compared: a layout, an encoding, and who may look at whom. One head has 32 rotary pairs.
 
-The splits are the published ones of 64 pairs, halved. The base is 100, so that the slowest pair turns once in 546
-positions: about ten times the longest prompt of training.
+The splits are the published ones of 64 pairs, halved. The base is 30, so that the slowest pair turns once in 170
+positions, about four times the longest prompt of training; in runs ("chunked") the columns get the slowest pairs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from mrope.layouts import (
 from mrope.positions import NO_PICTURE, Positions
 
 DIM, HEADS, HEAD_DIM = 96, 4, 64
-BASE = 100.0
+BASE = 30.0
 CHUNKED = AxisSplit((8, 12, 12))
 INTERLEAVED = AxisSplit((12, 10, 10), "interleaved")
 ALTERNATING = AxisSplit((8, 12, 12), "alternating")
@@ -69,10 +69,13 @@ class LearnedCells(nn.Module, Encoding):
     def __init__(self, dim: int, longest: int = 64):
         super().__init__()
         self.cells, self.text = LearnedTable(dim, (6, 6)), LearnedTable(dim, (longest,))
+        for table in (self.cells, self.text):
+            nn.init.normal_(table.weight, std=0.5)  # about the size of the tokens; a small table is learnt too late
 
     def embed(self, x: Tensor, positions: Where) -> Tensor:
         """See `Encoding.embed`; takes `Positions` of one row that number their pictures."""
-        assert isinstance(positions, Positions) and positions.pictures is not None
+        assert isinstance(positions, Positions)
+        assert positions.pictures is not None
         ids, shown = positions.ids, positions.pictures != NO_PICTURE
         sides = [max(size, int(axis[shown].max()) + 1) for axis, size in zip(ids[1:], self.cells.shape, strict=True)]
         table = self.cells if tuple(sides) == self.cells.shape else self.cells.resampled(tuple(sides))
@@ -104,10 +107,8 @@ class Variant:
     turns_values: bool = False
 
 
-def rotary(
-    split: AxisSplit | HeadSplit, extension: Extension | tuple[Extension | None, ...] | None = None
-) -> Rotary:
-    """The rotary of the studies: base 100, eager, so that no machine rounds otherwise than another."""
+def rotary(split: AxisSplit | HeadSplit, extension: Extension | tuple[Extension | None, ...] | None = None) -> Rotary:
+    """The rotary of the studies: base 30, eager, so that no machine rounds otherwise than another."""
     return Rotary(split, Frequencies(BASE, extension), impl="eager")
 
 
@@ -120,7 +121,9 @@ _MROPE = _turned("M-RoPE, interleaved (Qwen3-VL)", _GRID, INTERLEAVED)
 
 VARIANTS: Mapping[str, Variant] = {
     "nope": Variant("no encoding (NoPE)", _GRID, NoPe),
-    "sinusoidal": Variant("sinusoidal, rows and columns", _GRID, lambda: Sinusoidal(DIM, axes=2), axes=(1, 2)),
+    "sinusoidal": Variant(
+        "sinusoidal, rows and columns", _GRID, lambda: Sinusoidal(DIM, axes=2, base=BASE), axes=(1, 2)
+    ),
     "learned": Variant("learned table, resampled", ResetLayout(merge=1), lambda: LearnedCells(DIM)),
     "shaw": Variant(
         "relative vectors, clipped (Shaw)", _GRID, lambda: ShawBias(HEAD_DIM, 16, axes=2), axes=(1, 2), per_layer=True

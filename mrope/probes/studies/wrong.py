@@ -40,9 +40,7 @@ def evaluate(model: StudyModel, variant: str, seed: int, limit: int, device: str
     if variant != "mrope":
         return {TRAINED[variant]: _columns(model, seed, limit)}
     weights = model.state_dict()
-    return {
-        name: _columns(read_as(weights, mistake).to(device), seed, limit) for name, mistake in MISTAKES.items()
-    }
+    return {name: _columns(read_as(weights, mistake).to(device), seed, limit) for name, mistake in MISTAKES.items()}
 
 
 def _columns(model: StudyModel, seed: int, limit: int) -> dict[str, float]:
@@ -63,8 +61,12 @@ WRONG = Study(
     variants=("mrope", *TRAINED),
     evaluate=evaluate,
     claims=(
-        _costs("our README, of the reader", "h and w exchanged leave nothing readable beside a cell", "h and w exchanged"),
-        _costs("M-RoPE, arXiv:2409.12191", "each axis has its own meaning: time is no width", "time and width exchanged"),
+        _costs(
+            "our README, of the reader", "h and w exchanged leave nothing readable beside a cell", "h and w exchanged"
+        ),
+        _costs(
+            "M-RoPE, arXiv:2409.12191", "each axis has its own meaning: time is no width", "time and width exchanged"
+        ),
         _costs("RoFormer, arXiv:2104.09864", "queries and keys must be turned alike", "h and w exchanged in keys"),
         _costs(
             "RoFormer, arXiv:2104.09864",
@@ -78,7 +80,9 @@ WRONG = Study(
             "an allocation that starts one pair late breaks trained weights",
             "axes of the pairs one late",
         ),
-        _costs("timm's clamped sections", "a split that is off by one pair breaks trained weights", "split (11, 11, 10)"),
+        _costs(
+            "timm's clamped sections", "a split that is off by one pair breaks trained weights", "split (11, 11, 10)"
+        ),
         _costs("Qwen3-VL's split", "the exact counts matter where they are trained", TRAINED["odd"], "7x9"),
     ),
 )
