@@ -88,7 +88,9 @@ BAD_INPUT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "no such device": (("grid", "--device", "tpu"), ("device is 'tpu'",)),
     "no such module": (("python:no_such_module:f",), ("No module named",)),
     "a plot of no format": (("grid", "--plot", "audit.gif"), (".png, .svg or .pdf",)),
-    "nothing to draw": (("liere", "--plot", "out"), ("there is nothing to draw",)),
+    "a base that is ignored": (("qwen2-vl", "--base", "5e5"), ("base is 500000 for qwen2-vl", "a SPLIT")),
+    "a length that is ignored": (("qwen2-vl", "--length", "9"), ("length is 9, and nothing is extended",)),
+    "nothing to be like": (("grid", "--like", "qwen9"), ("like is 'qwen9'",)),
     "an extension without a length": (("qwen2-vl", "--extend", "dynamic:2"), ("expected a length",)),
 }
 
@@ -104,6 +106,26 @@ def test_bad_input_is_one_line(
     assert result.stderr.startswith("mrope audit: ")
     assert [word for word in words if word not in result.stderr] == []
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_crash_is_an_exit_code(tmp_path: Path) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text("def crash(spans): raise RuntimeError('no such rule')", encoding="utf-8")
+    for more in ((), ("--like", "qwen2-vl")):
+        lines = audit(f"python:{file}:crash", *more, *GRID, code=1).splitlines()
+        assert lines[2].split()[:2] == ["fail", "ids-run"]
+        assert "RuntimeError: no such rule" in lines[2]
+
+
+def test_what_cannot_be_drawn_is_told_behind_the_table(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "l.png"
+    result = CliRunner().invoke(mrope.cli.app, ["audit", "liere", *GRID, "--plot", str(file)])
+    assert result.exit_code == 2
+    assert result.stdout.startswith("liere: 0 of ")
+    assert "wrote" not in result.stdout
+    assert result.stderr == "mrope audit: there is nothing to draw of liere: neither positions nor frequencies\n"
+    assert not file.exists()
 
 
 def test_without_matplotlib_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,7 +38,9 @@ def audit(
         str, typer.Option(metavar="D", help="float32, bfloat16 or float16, of queries, keys and tables.")
     ] = "float32",
     device: Annotated[str, typer.Option(help="auto, cpu or cuda, where queries and keys are turned.")] = "auto",
-    base: Annotated[float, typer.Option(metavar="B", help="Of the frequencies of a SPLIT.")] = 1e6,
+    base: Annotated[
+        float | None, typer.Option(metavar="B", help="Of the frequencies of a SPLIT; 1e6 by default.")
+    ] = None,
     extend: Annotated[
         list[str] | None,
         typer.Option(metavar="[AXES=]WORD", help="A context extension: yarn:4, or repeated with axes: t=ntk:4."),
@@ -58,8 +60,9 @@ def audit(
     """Measure what a rule of positions or of turning does, and hold it against what it promises; no weights, seconds.
 
     A callable takes spans and returns ids (A, N), or these and the position of the first decoded token; or ids (A, N)
-    and returns cos and sin; or q, k (1, H, N, D) and ids, and returns both turned; or q, k, v and positions, and
-    returns what it attended to. The exit code is 1 if a promise is broken; what is knowingly given up leaves it at 0.
+    and returns cos and sin; or q (1, 4, N, D), k (1, 2, N, D) and ids, and returns both turned; or q, k, v and
+    positions, and returns what it attended to. The exit code is 1 if a promise is broken, a rule breaks down, or it
+    shares nothing with TARGET of --like; what is knowingly given up leaves it at 0.
 
     Example: mrope audit hf:qwen2_vl
     """
@@ -80,12 +83,15 @@ def audit(
         length=length,
         plot=plot,
     )
+    undrawn = dict(report.skipped).get("plot")
     if json:
         print_json(asdict(report) | {"ok": report.ok})
     else:
         _print(report)
-        if plot is not None:
+        if plot is not None and not undrawn:
             print(f"wrote {plot}")
+    if undrawn:
+        raise ValueError(undrawn)
     if not report.ok:
         raise typer.Exit(1)
 

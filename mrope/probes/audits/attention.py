@@ -5,8 +5,8 @@ Letters: B batch, Hq heads of queries, Hk heads of keys and values, N tokens, D 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import TypeAlias
 
@@ -48,6 +48,7 @@ class AttentionAudit:
         reference: the output is that of `mrope.attention.attend` with the encoding. Not so where axes are swapped,
             nothing is turned or all is turned twice, which a sound attention through another encoding does as well.
             None: no encoding was given.
+        told: of each that did not hold, by how much, and where it is worst.
     """
 
     shift: bool
@@ -57,11 +58,12 @@ class AttentionAudit:
     causal: bool
     cached: bool | None
     reference: bool | None
+    told: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def faults(self) -> tuple[str, ...]:
         """The names of those that did not hold."""
-        return tuple(field.name for field in fields(self) if getattr(self, field.name) is False)
+        return tuple(each.name for each in fields(self) if getattr(self, each.name) is False)
 
 
 @torch.no_grad()
@@ -114,20 +116,22 @@ def audit_attention(
     step = torch.arange(1, len(rows[0].ids) + 1)[:, None] * 3
     both, together = _joined(parts[:2], dim=0), torch.cat(alone[:2])
     other_end = [torch.cat((x[:, :, :_CUT], -x[:, :, _CUT:]), dim=2) for x in parts[0]]
-    return AttentionAudit(
-        shift=_same(_run(attend, parts[0], replace(rows[0], ids=rows[0].ids + step)), alone[0]),
-        rows=_same(_run(attend, both, *rows[:2]), together),
-        padding=_same(_run(attend, _joined([parts[0], padded], dim=0), rows[0], rows[2])[1:, :, missing:], alone[2]),
-        documents=_same(_run(attend, _joined(parts, dim=2), pack(rows)), torch.cat(alone, dim=2)),
-        causal=_same(_run(attend, other_end, rows[0])[:, :, :_CUT], alone[0][:, :, :_CUT]),
-        cached=None if cached is None else _same(_in_pieces(cached(), parts[0], rows[0]), alone[0]),
-        reference=None
-        if encoding is None
-        else _same(
-            together,
-            _run(lambda q, k, v, at: reference_attend(q, k, v, encoding=encoding, positions=at), both, *rows[:2]),
-        ),
-    )
+    moved = replace(rows[0], ids=rows[0].ids + step)
+    pairs: dict[str, tuple[Tensor, Tensor]] = {
+        "shift": (_run(attend, parts[0], moved), alone[0]),
+        "rows": (_run(attend, both, *rows[:2]), together),
+        "padding": (_run(attend, _joined([parts[0], padded], dim=0), rows[0], rows[2])[1:, :, missing:], alone[2]),
+        "documents": (_run(attend, _joined(parts, dim=2), pack(rows)), torch.cat(alone, dim=2)),
+        "causal": (_run(attend, other_end, rows[0])[:, :, :_CUT], alone[0][:, :, :_CUT]),
+    }
+    if cached is not None:
+        pairs["cached"] = (_in_pieces(cached(), parts[0], rows[0]), alone[0])
+    if encoding is not None:
+        right = _run(lambda q, k, v, at: reference_attend(q, k, v, encoding=encoding, positions=at), both, *rows[:2])
+        pairs["reference"] = (together, right)
+    told = {name: words for name, pair in pairs.items() if (words := _apart(*pair))}
+    held = {name: name not in told for name in pairs}
+    return AttentionAudit(**{"cached": None, "reference": None, **held}, told=told)
 
 
 def _run(attend: Attend, qkv: Sequence[Tensor], *rows: Positions) -> Tensor:
@@ -157,5 +161,13 @@ def _in_pieces(attend: Attend, qkv: Sequence[Tensor], row: Positions) -> Tensor:
     return torch.cat(pieces, dim=2)
 
 
-def _same(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool((a - b).abs().max() < CLOSE * b.abs().max())
+def _apart(a: Tensor, b: Tensor) -> str:
+    """By how much two outputs (B, Hq, N, E) differ, and where most; empty: by nothing that counts."""
+    if a.shape != b.shape:
+        return f"shape {tuple(a.shape)}, not {tuple(b.shape)}"
+    off = ((a - b).abs().amax(-1) / b.abs().max()).nan_to_num(torch.inf)
+    if float(off.max()) < CLOSE:
+        return ""
+    row, head, token = (int(each) for each in torch.unravel_index(off.argmax(), off.shape))
+    size = f"off by {float(off.max()):.2g} of the largest output" if off.max().isfinite() else "NaN or infinity"
+    return f"{size} at row {row}, head {head}, token {token}"

@@ -6,8 +6,9 @@ Letters: A axes, N tokens, T temporal steps, H and W the grid in tokens.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +18,7 @@ from mrope.layouts import Layout, SpanLayout, Traits
 from mrope.positions import pack
 from mrope.probes.audits.layout import GRIDS, fitting, traits_of
 from mrope.probes.audits.report import AuditCheck, outcome
-from mrope.probes.audits.target import Laid, Target
+from mrope.probes.audits.target import Laid, Prompt, Target
 from mrope.spans import Grid, Text
 
 BEFORE, AFTER = 3, 4
@@ -25,6 +26,17 @@ BEFORE, AFTER = 3, 4
 
 LONG = (20, 2, 3)
 """A clip that lasts far longer than it is wide, so that text behind it can land inside it, decoded or not."""
+
+PROMPTS: Mapping[str, Prompt] = {
+    "two pictures": (3, (1, 3, 5), 2, (1, 5, 3), 4),
+    "a clip": (3, (2, 3, 5), 4),
+    "a picture and a clip": (3, (1, 3, 5), 2, (2, 3, 5), 4),
+    "a picture first": ((1, 3, 5), 4),
+    "a picture last": (3, (1, 5, 3)),
+    "long text": (4097,),
+    "a picture behind long text": (4097, (1, 3, 5), 4),
+}
+"""Other prompts; of long text, since float16 counts to 2048 only."""
 
 SUBJECTS = 5  # tokens of text whose distances to a picture are compared
 ROWS, COLS = ("h", "row", "height"), ("w", "col", "width")
@@ -40,17 +52,45 @@ _MEANS = {
 }
 
 
-def looks_of(target: Target, grids: tuple[Grid, ...]) -> tuple[dict[Grid, Laid], list[tuple[str, str]]]:
-    """Prompts around each grid that the target has a rule for, and why it refused the others."""
+Reasons: TypeAlias = list[tuple[str, str]]
+"""(picture or clip, why) in words."""
+
+
+def looks_of(target: Target, grids: tuple[Grid, ...]) -> tuple[dict[Grid, Laid], Reasons, Reasons]:
+    """Prompts around each grid that the target has a rule for, and why it refused the others, or broke down on them.
+
+    A rule refuses by ValueError or NotImplementedError.
+    """
     assert target.lay is not None
     looks: dict[Grid, Laid] = {}
-    refused = []
+    refused: Reasons = []
+    broken: Reasons = []
     for grid in dict.fromkeys((*grids, *GRIDS, LONG)):
         try:
             looks[grid] = target.lay(grid, BEFORE, AFTER)
+        except (ValueError, NotImplementedError) as error:
+            refused.append((_words(grid), _why(error)))
         except Exception as error:  # of whatever code lays tokens out
-            refused.append((f"{_words(grid)}", " ".join(str(error).split())[:160] or type(error).__name__))
-    return looks, refused
+            broken.append((_words(grid), _why(error)))
+    return looks, refused, broken
+
+
+def ids_run(reasons: Reasons) -> AuditCheck:
+    """A rule of positions that broke down, or laid out nothing at all."""
+    grid, why = reasons[0]
+    others = f"; and {len(reasons) - 1} others" if len(reasons) > 1 else ""
+    return AuditCheck(
+        name="ids-run",
+        means="text around pictures and clips is laid out; a rule refuses some by ValueError, but not all",
+        figure=f"{grid}: {why}{others}",
+        value=len(reasons),
+        limit="no error",
+        outcome="fail",
+    )
+
+
+def _why(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
 
 
 def id_checks(target: Target, looks: Mapping[Grid, Laid], shown: tuple[Grid, ...]) -> Iterator[AuditCheck]:
@@ -65,6 +105,8 @@ def id_checks(target: Target, looks: Mapping[Grid, Laid], shown: tuple[Grid, ...
     yield from _traits(target, looks, grids)
     yield from _growth(target, looks, grids)
     yield from _decode(target, looks)
+    if target.rule is not None:
+        yield _prompts(target, looks)
     if target.layout is not None:
         yield from _turns(target.layout, list(looks))
     if target.batch_order is not None:
@@ -77,9 +119,9 @@ def id_checks(target: Target, looks: Mapping[Grid, Laid], shown: tuple[Grid, ...
             outcome=outcome(alike),
         )
     if target.trained is not None and target.trained.lay is not None:
-        yield _as_trained(target, target.trained, looks)
+        yield _as_trained(target, target.trained, list(dict.fromkeys((*looks, *shown, *GRIDS, LONG))), looks)
     yield from _directions(target, looks, grids)
-    yield from _boundary(looks, grids)
+    yield from _boundary(target.axes, looks, grids)
     spread = ", ".join(f"{_words(grid)} {distance_spread(looks[grid]):.3g}" for grid in grids)
     yield AuditCheck(
         name="distance-spread",
@@ -217,6 +259,49 @@ def _decode(target: Target, looks: Mapping[Grid, Laid]) -> Iterator[AuditCheck]:
     )
 
 
+def _prompts(target: Target, looks: Mapping[Grid, Laid]) -> AuditCheck:
+    """Prompts whose pictures and clips are laid out one by one are laid out together, and text in them goes on."""
+    off, ran = [], 0
+    for words, prompt in PROMPTS.items():
+        if all(isinstance(part, int) or part in looks for part in prompt):
+            wrong = _wrong(target, prompt)
+            off += [f"{words}: {wrong}"] if wrong else []
+            ran += 1
+    return AuditCheck(
+        name="prompts",
+        means="several pictures, one at an end, and long text are laid out, and text goes on by one, past what it saw",
+        figure="; ".join(off) or f"as they should be, {ran} prompts",
+        value=len(off),
+        limit="no error",
+        outcome=outcome(not off),
+    )
+
+
+def _wrong(target: Target, prompt: Prompt) -> str:
+    """What is wrong with the ids of a prompt, as far as the rule makes promises; empty: nothing."""
+    assert target.rule is not None
+    try:
+        ids = target.rule(prompt).double()
+    except Exception as error:  # of whatever code lays tokens out
+        return _why(error)
+    last = prompt[-1]
+    if not isinstance(last, int) or not target.traits.text_is_1d:
+        return ""
+    seen, text = ids.split((ids.shape[1] - last, last), dim=1)
+    if len(prompt) == 1:
+        seen, text = ids[:, :0], ids
+    steps = (text.diff(dim=1) - 1).abs().amax(0)
+    if len(steps) and not float(steps.max()) < 1e-3:
+        place = int((~(steps < 1e-3)).nonzero()[0])
+        there, here = (_number(text[0, at]) for at in (place, place + 1))
+        return f"word {place + 1} of the last text is at {here}, the one before it at {there}"
+    if len(prompt) == 1 and bool((text[:, 0] != 0).any()):
+        return f"the first word is at {_number(text[0, 0])}"
+    if target.traits.clears_after and seen.numel() and not float(seen.max()) < float(text.min()):
+        return f"the last text is at {_number(text.min())}, what is before it up to {_number(seen.max())}"
+    return ""
+
+
 def _turns(layout: Layout, grids: list[Grid]) -> Iterator[AuditCheck]:
     """A prompt in two turns is the prompt in one."""
     spans = [fitting(layout, grid, getattr(layout, "merge", 1)) for grid in grids[:2]]
@@ -254,32 +339,72 @@ def _turns(layout: Layout, grids: list[Grid]) -> Iterator[AuditCheck]:
         )
 
 
-def _as_trained(target: Target, trained: Target, looks: Mapping[Grid, Laid]) -> AuditCheck:
-    """The ids are those of the rule that it is meant to be."""
-    assert trained.lay is not None
+def _as_trained(target: Target, trained: Target, grids: list[Grid], looks: Mapping[Grid, Laid]) -> AuditCheck:
+    """The ids are those of the rule that it is meant to be, for all that this one lays out."""
     off = ""
-    for grid, look in looks.items():
-        right = trained.lay(grid, BEFORE, AFTER)
-        for name in ("before", "block", "after"):
-            ours, theirs = getattr(right, name).double(), getattr(look, name).double()
-            if ours.shape != theirs.shape:
-                off = f"{_words(grid)}: {theirs.shape[1]} tokens, not {ours.shape[1]}"
-            elif not torch.allclose(ours, theirs, atol=1e-4):
-                place = int((ours != theirs).any(0).nonzero()[0])
-                seen, wanted = (", ".join(map(_number, ids[:, place].tolist())) for ids in (theirs, ours))
-                where = {"before": "of the text before", "block": "of the block", "after": "of the text behind"}[name]
-                off = f"{_words(grid)}: token {place} {where} is at ({seen}), not ({wanted})"
-            if off:
-                break
+    alike = 0
+    for grid in grids:
+        right = _tried(trained, grid)
+        if right is not None:
+            off = _apart(looks[grid], right) if grid in looks else f"it has no ids, and {trained.name} has"
+            alike += 1
         if off:
+            off = f"{_words(grid)}: {off}"
             break
+    if not off and target.rule is not None and trained.rule is not None:
+        each = dict(_compared(target.rule, trained.rule))
+        alike += len(each)
+        off = next((f"{words}: {wrong}" for words, wrong in each.items() if wrong), "")
     return AuditCheck(
         name="ids-as-trained",
         means=f"the ids are those of {trained.name}",
-        figure=off or f"equal for {len(looks)} pictures and clips",
+        figure=off or f"equal for {alike} prompts",
         limit="equal",
-        outcome=outcome(not off),
+        outcome=outcome(not off and alike > 0),
     )
+
+
+def _compared(rule: Callable[[Prompt], Tensor], right: Callable[[Prompt], Tensor]) -> Iterator[tuple[str, str]]:
+    """Each of `PROMPTS` that the right rule lays out, and what is wrong with it; empty: nothing."""
+    for words, prompt in PROMPTS.items():
+        try:
+            wanted = right(prompt)
+        except (ValueError, NotImplementedError):
+            continue
+        try:
+            yield words, _differs(rule(prompt), wanted, "")
+        except Exception as error:  # of whatever code lays tokens out
+            yield words, _why(error)
+
+
+def _tried(target: Target, grid: Grid) -> Laid | None:
+    assert target.lay is not None
+    try:
+        return target.lay(grid, BEFORE, AFTER)
+    except (ValueError, NotImplementedError):
+        return None
+
+
+def _apart(ours: Laid, right: Laid) -> str:
+    """Where the ids of two prompts differ first; empty: nowhere."""
+    pairs = (
+        (ours.before, right.before, " of the text before"),
+        (ours.block, right.block, " of the block"),
+        (ours.after, right.after, " of the text behind"),
+    )
+    return next(filter(None, (_differs(*pair) for pair in pairs)), "")
+
+
+def _differs(ours: Tensor, right: Tensor, where: str) -> str:
+    """The first token whose ids (A, N) are others; empty: none."""
+    if ours.shape != right.shape:
+        return f"ids of shape {tuple(ours.shape)}{where}, not {tuple(right.shape)}"
+    apart = ~torch.isclose(ours.double(), right.double(), atol=1e-4, rtol=0).all(0)
+    if not bool(apart.any()):
+        return ""
+    place = int(apart.nonzero()[0])
+    seen, wanted = (", ".join(map(_number, ids[:, place].tolist())) for ids in (ours, right))
+    return f"token {place}{where} is at ({seen}), not ({wanted})"
 
 
 def named(axes: tuple[str, ...]) -> tuple[int, int] | None:
@@ -323,17 +448,20 @@ def _directions(target: Target, looks: Mapping[Grid, Laid], grids: list[Grid]) -
     )
 
 
-def _boundary(looks: Mapping[Grid, Laid], grids: list[Grid]) -> Iterator[AuditCheck]:
-    told = []
+def _boundary(axes: tuple[str, ...], looks: Mapping[Grid, Laid], grids: list[Grid]) -> Iterator[AuditCheck]:
+    told, values = [], {}
     for grid in grids:
         look = looks[grid]
         into = (look.block[:, 0] - look.before[:, -1]).tolist()
         out = (look.after[:, 0] - look.block[:, -1]).tolist()
         told.append(f"{_words(grid)}: {', '.join(map(_number, into))} in, {', '.join(map(_number, out))} out")
+        for way, jumps in (("in", into), ("out", out)):
+            values |= {f"{_words(grid)} {way} {name}": jump for name, jump in zip(axes, jumps, strict=True)}
     yield AuditCheck(
         name="boundary",
         means="by how much each axis jumps from text into the first cell, and from the last cell into text",
         figure="; ".join(told),
+        values=values,
         source="arXiv:2502.11664",
     )
 

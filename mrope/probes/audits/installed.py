@@ -17,8 +17,8 @@ from torch import Tensor
 from mrope.families import Family
 from mrope.families.rope import read_rotary
 from mrope.layouts import CanvasLayout, GridLayout, Traits
-from mrope.probes.audits.target import Laid, Target, Turn, of_rotary
-from mrope.spans import Grid, Image, Text
+from mrope.probes.audits.target import OTHER_SECONDS, Laid, Prompt, Target, Turn, of_rotary
+from mrope.spans import Grid, Image, Text, Video
 
 
 def of_installed(words: str) -> Target:
@@ -57,12 +57,14 @@ def _model(words: str) -> Target:
         head_dim=rotary.head_dim,
         turn=rotary.turn,
         lay=(lambda grid, before, after: _laid(subject, grid, before, after, ours=True)) if clean else None,
+        rule=(lambda prompt: _ruled(subject, prompt, ours=True)) if clean else None,
     )
     return Target(
         name=name,
         axes=record.axes,
         head_dim=width,
         lay=(lambda grid, before, after: _laid(subject, grid, before, after, ours=False)) if clean else None,
+        rule=(lambda prompt: _ruled(subject, prompt, ours=False)) if clean else None,
         turn=turn,
         traits=getattr(subject.layout if clean else record.layout, "traits", Traits()),
         trained=right,
@@ -105,7 +107,30 @@ def _small(subject: Any) -> Any:
 
 def _laid(subject: Any, grid: Grid, before: int, after: int, *, ours: bool) -> Laid:
     """The ids of a prompt with one picture or clip, by the model's own index or by the trained rule."""
-    from mrope.hf.checkup.prompts import batch, clip, has_clips
+    from mrope.hf.checkup.prompts import batch
+
+    layout = subject.layout
+    inputs = batch(subject, [[Text(before), _span(subject, grid, 1.0), Text(after)]])
+    config = subject.small
+    words = [word for name in ("image_token_id", "video_token_id") if (word := getattr(config, name, None)) is not None]
+    shown = torch.isin(inputs["input_ids"][0].cpu(), torch.tensor(words)).nonzero()[:, 0]
+    around = 1 if isinstance(layout, CanvasLayout) else 0  # its words around a picture belong to the block
+    first, last = int(shown[0]) - around, int(shown[-1]) + around
+    ids, offset = _indexed(subject, inputs, ours)
+    following = None if ours or not _decodes_by_offset(subject) else ids.shape[1] + offset
+    return Laid(*ids.split((first, last - first + 1, ids.shape[1] - last - 1), dim=1), next=following)
+
+
+def _ruled(subject: Any, prompt: Prompt, *, ours: bool) -> Tensor:
+    """The ids of any prompt, by the model's own index or by the trained rule."""
+    from mrope.hf.checkup.prompts import batch
+
+    row = [Text(part) if isinstance(part, int) else _span(subject, part, OTHER_SECONDS) for part in prompt]
+    return _indexed(subject, batch(subject, [row]), ours)[0]
+
+
+def _span(subject: Any, grid: Grid, seconds: float) -> Image | Video:
+    from mrope.hf.checkup.prompts import clip, has_clips
 
     layout, merge = subject.layout, subject.family.merge
     t, h, w = grid
@@ -113,25 +138,19 @@ def _laid(subject: Any, grid: Grid, before: int, after: int, *, ours: bool) -> L
         raise ValueError(f"{subject.family.name} lays out no clips here")
     sides = h * merge, w * merge
     if t == 1:
-        span = Image((1, *sides))
-    else:
-        span = clip(subject, (t * (layout.temporal_merge if isinstance(layout, GridLayout) else 1), *sides))
-        span = span if span.seconds is None else replace(span, seconds=1.0)
-    inputs = batch(subject, [[Text(before), span, Text(after)]])
-    config = subject.small
-    words = [word for name in ("image_token_id", "video_token_id") if (word := getattr(config, name, None)) is not None]
-    shown = torch.isin(inputs["input_ids"][0].cpu(), torch.tensor(words)).nonzero()[:, 0]
-    around = 1 if isinstance(layout, CanvasLayout) else 0  # its words around a picture belong to the block
-    first, last = int(shown[0]) - around, int(shown[-1]) + around
+        return Image((1, *sides))
+    span = clip(subject, (t * (layout.temporal_merge if isinstance(layout, GridLayout) else 1), *sides))
+    return span if span.seconds is None else replace(span, seconds=seconds)
+
+
+def _indexed(subject: Any, inputs: Any, ours: bool) -> tuple[Tensor, float]:
+    """(A, N) the ids of a batch of one row, and the offset that the model's index returns beside them."""
     if ours:
-        ids, following = subject.trained(inputs)[:, 0], None
-    else:
-        takes = inspect.signature(subject.base.get_rope_index).parameters
-        others = any(each.kind is each.VAR_KEYWORD for each in takes.values())
-        found, offset = subject.base.get_rope_index(**{key: inputs[key] for key in inputs if others or key in takes})
-        ids = found[-layout.axes :, 0].cpu()
-        following = ids.shape[1] + float(offset.flatten()[0]) if _decodes_by_offset(subject) else None
-    return Laid(*ids.split((first, last - first + 1, ids.shape[1] - last - 1), dim=1), next=following)
+        return subject.trained(inputs)[:, 0], 0.0
+    takes = inspect.signature(subject.base.get_rope_index).parameters
+    others = any(each.kind is each.VAR_KEYWORD for each in takes.values())
+    found, offset = subject.base.get_rope_index(**{key: inputs[key] for key in inputs if others or key in takes})
+    return found[-subject.layout.axes :, 0].cpu(), float(offset.flatten()[0])
 
 
 def _decodes_by_offset(subject: Any) -> bool:
@@ -162,7 +181,8 @@ def _turn(subject: Any) -> tuple[str | None, Turn | None, int]:
 
     def turn(q: Tensor, k: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
         assert apply is not None
-        cos, sin = module.to(q.device)(q.float(), ids[:, None], **more)
+        narrow = q if q.dtype.itemsize < 4 else q.float()  # the module makes tables of this dtype
+        cos, sin = module.to(q.device)(narrow, ids[:, None], **more)
         return apply(q, k, cos, sin)
 
     cos, _ = module(torch.zeros(1, 1, 1), torch.zeros(len(subject.family.axes), 1, 1, dtype=torch.int64), **more)

@@ -58,6 +58,10 @@ class Waves:
         """(D,) K over all pairs at distances (A, D)."""
         return (self.theta.flatten(0, 1) @ between.double()).cos().mean(0)
 
+    def head(self, head: int) -> Waves:
+        """Those of one head."""
+        return Waves(self.axes, self.theta[head : head + 1], self.reads[head : head + 1], self.stopped)
+
     def along(self, axis: int, distances: Tensor) -> Tensor:
         """(D,) the kernel of an axis."""
         return (distances.double()[:, None] * self.own(axis)).cos().mean(1)
@@ -195,34 +199,43 @@ def _text(waves: Waves) -> AuditCheck:
 
 
 def _coverage(waves: Waves, sides: list[int]) -> AuditCheck:
-    words = []
+    words, shares = [], {}
     for axis, side in enumerate(sides):
         own = waves.own(axis).abs()
-        words.append(f"{int((own * max(side - 1, 1) >= math.pi / 2).sum())} of {len(own)} over {side}")
+        count = int((own * max(side - 1, 1) >= math.pi / 2).sum())
+        words.append(f"{count} of {len(own)} over {side}")
+        shares[waves.axes[axis]] = count / max(len(own), 1)
     return AuditCheck(
         name="coverage",
         means="pairs that turn by a quarter or more from the first cell of the grid to the last",
         figure=_each(waves, words),
+        value=min(shares.values()),
+        values=shares,
         source="arXiv:2403.13298",
     )
 
 
 def _decay(waves: Waves) -> AuditCheck:
+    """Of all heads together; and of each, where several read an axis and differ on it."""
     distances = torch.tensor(DISTANCES)
-    words = [
-        " ".join(f"{value:.3f}" for value in waves.along(axis, distances).tolist()) if len(waves.own(axis)) else "-"
-        for axis in range(len(waves.axes))
-    ]
-    heads = ""
-    if len(waves.theta) > 1:
-        reading = [waves.reads[..., axis].any(-1).nonzero()[:, 0].tolist() for axis in range(len(waves.axes))]
-        heads = "; heads " + ", ".join(
-            f"{name} {min(each)}-{max(each)}" for name, each in zip(waves.axes, reading, strict=True) if each
-        )
+    words, values = [], {}
+    for axis, name in enumerate(waves.axes):
+        readers = waves.reads[..., axis].any(-1).nonzero()[:, 0].tolist()
+        own = {name: waves.along(axis, distances)} if readers else {}
+        each = {f"{name} of head {head}": waves.head(head).along(axis, distances) for head in readers}
+        if len(each) > 1 and not all(torch.allclose(kernel, own[name]) for kernel in each.values()):
+            own |= each
+        said = [" ".join(f"{value:.3f}" for value in kernel.tolist()) for kernel in own.values()] or ["-"]
+        words.append(", ".join((said[0], *(f"head {h} {line}" for h, line in zip(readers, said[1:], strict=False)))))
+        if len(waves.theta) > 1 and len(own) == 1:
+            words[-1] += f", heads {min(readers)}-{max(readers)}"
+        for label, kernel in own.items():
+            values |= {f"{label} at {far}": value for far, value in zip(DISTANCES, kernel.tolist(), strict=True)}
     return AuditCheck(
         name="decay",
         means=f"the kernel of each axis at {', '.join(map(str, DISTANCES))} positions",
-        figure=_each(waves, words) + heads,
+        figure=_each(waves, words),
+        values=values,
         source="arXiv:2104.09864, section 3.4.3",
     )
 
@@ -295,7 +308,9 @@ def _resolution(waves: Waves, sides: list[int], dtype: torch.dtype) -> Iterator[
             f"{' and '.join(map(str, starts))} on",
             figure=_each(waves, words) + (f"; blind: {', '.join(blind)}" if blind and judged else ""),
             value=len(blind),
-            limit="all" if judged else "",
+            limit=("all" + (f" but on {', '.join(waves.stopped)}, which stands still" if waves.stopped else ""))
+            if judged
+            else "",
             outcome=outcome(not blind, judged),
         )
 

@@ -86,20 +86,21 @@ def _symmetric(before: Tensor, block: Tensor, after: Tensor) -> bool:
     return torch.allclose(centre, between, atol=1e-4)
 
 
-def fitting(layout: Layout, grid: Grid, merge: int) -> Span | None:
+def fitting(layout: Layout, grid: Grid, merge: int, seconds: Number = 1.0, stamp: int = 0) -> Span | None:
     """The span of a merged grid (t, h, w) as the layout wants it declared; None where it does not take such.
-
-    Clips have one second a step.
 
     Args:
         layout: the layout.
         grid: in tokens.
         merge: patches per token and side.
+        seconds: of a step of a clip, where the layout goes by the clock.
+        stamp: tokens of text before each step, where it wants such.
     """
     t, h, w = grid
     sides = h * merge, w * merge
     image, clip = (1, *sides), (t * getattr(layout, "temporal_merge", 1), *sides)
-    kinds = [Image(image), Sliced(image)] if t == 1 else [Video(clip), Video(clip, seconds=1.0), Video(clip, stamp=0)]
+    kinds: list[Span] = [Image(image), Sliced(image)] if t == 1 else [Video(clip), Video(clip, seconds=seconds)]
+    kinds += [Video(clip, stamp=stamp)] if t > 1 else []
     return next((span for span in kinds if _takes(layout, span)), None)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,7 @@ import torch
 import mrope.layouts
 from mrope import encodings
 from mrope.axes import AxisSplit, HeadSplit
-from mrope.checks import Number
+from mrope.checks import Number, positive
 from mrope.encoding import Encoding
 from mrope.extensions import At, Extension, parse_extension
 from mrope.families import family, family_names
@@ -29,9 +30,9 @@ from mrope.rotary import Rotary
 LAYOUTS: Mapping[str, Callable[..., Layout]] = {
     name.removesuffix("Layout").lower(): getattr(mrope.layouts, name)
     for name in mrope.layouts.__all__
-    if name.endswith("Layout") and name not in ("Layout", "SpanLayout")
+    if name.endswith("Layout") and name not in ("Layout", "SpanLayout", "AnchoredLayout")
 }
-"""Name -> class of each layout."""
+"""Name -> class of each layout whose settings are words and numbers."""
 
 _HEAD = 64
 _SPLIT = AxisSplit((8, 12, 12))
@@ -62,7 +63,8 @@ def read_target(
     words: str,
     like: Target | None = None,
     *,
-    base: Number = 1e6,
+    said: str = "target",
+    base: Number | None = None,
     extend: Sequence[str] = (),
     trained: int | None = None,
     length: int | None = None,
@@ -73,42 +75,64 @@ def read_target(
         words: a family; "hf:" and a model class, model_type, folder or JSON of transformers; "python:" and a module
             (or file.py), a colon and the name of a callable; LAYOUT+SPLIT; a layout, split or encoding alone.
         like: what a callable is meant to be.
-        base: of the frequencies of a SPLIT.
+        said: the name of the argument that it came by, for refusals.
+        base: of the frequencies of a SPLIT, 1e6 by default.
         extend: context extensions, "yarn:4" or "t=ntk:4", in the place of the family's own.
         trained: the trained length that these go by; by default the family's, where it is known.
-        length: how long rows are, for frequencies that depend on it.
+        length: how long rows are, for extensions that depend on it.
 
     Raises:
-        ValueError: nothing has this name, or the parts do not go together.
+        ValueError: nothing has this name, the parts do not go together, or a number would change nothing.
     """
+    if base is not None:
+        positive("base", base)
     kind, _, rest = words.partition(":")
     if kind == "hf":
         from mrope.probes.audits.installed import of_installed
 
-        found = of_installed(rest)
+        try:
+            found = of_installed(rest)
+        except ValueError as error:
+            raise ValueError(str(error).replace(f"target is {rest!r}", f"{said} is {words!r}")) from None
     elif kind == "python":
         found = of_object(_import(rest), rest, like)
     else:
-        found = _of_parts(words, base)
+        found = _of_parts(words, said, base)
+    if base is not None and not _takes_base(words):
+        raise ValueError(f"base is {base:g} for {words}; expected a SPLIT such as HW*24 T*16, which has no own base")
     if not extend:
+        for name, value in (("trained", trained), ("length", length)):
+            if value is not None:
+                raise ValueError(f"{name} is {value}, and nothing is extended; expected extend, such as yarn:4")
         return found
+    if trained is not None and (stated := next((word for word in extend if "," in word), None)):
+        raise ValueError(f"trained is {trained}, and extend is {stated!r}; expected the trained length in one of them")
     if found.rotary is None:
         raise ValueError(f"extend is {', '.join(extend)} for {words}; expected frequencies of ours, as of a family")
     known = TRAINED.get(words)
     if trained is None and known is not None:
         trained = known.length
     longer = extended(found.rotary, found.axes, extend, trained, length)
+    if length is not None and longer == extended(found.rotary, found.axes, extend, trained, 2 * length):
+        raise ValueError(f"length is {length} for {', '.join(extend)}; expected an extension that depends on a length")
     turned = of_rotary(longer, found.name, axes=found.axes)
     return both(found, turned, found.name) if found.lay is not None else turned
 
 
-def _of_parts(words: str, base: Number) -> Target:
+def _takes_base(words: str) -> bool:
+    """Whether a SPLIT of its own is named, and no family's."""
+    split = words.rpartition("+")[2].strip()
+    return split not in family_names() and _rotary(split, 1e6) is not None
+
+
+def _of_parts(words: str, said: str, base: Number | None) -> Target:
+    base = 1e6 if base is None else base
     layout, plus, split = (part.strip() for part in words.partition("+"))
     if plus:
         laid, turned = _layout(layout), _rotary(split, base)
         if laid is None or turned is None:
             part, known = (layout, [*LAYOUTS, *family_names()]) if laid is None else (split, ["a family", "HW*24 T*16"])
-            raise ValueError(f"target is {words!r}, and {part!r} is unknown; expected {', '.join(known)}")
+            raise ValueError(f"{said} is {words!r}, and {part!r} is unknown; expected {', '.join(known)}")
         return both(laid, turned, words)
     if words in family_names():
         record = family(words)
@@ -130,7 +154,7 @@ def _of_parts(words: str, base: Number) -> Target:
     found = _layout(words) or _rotary(words, base)
     if found is None:
         raise ValueError(
-            f"target is {words!r}; expected a family ({', '.join(family_names())}), LAYOUT+SPLIT, a layout "
+            f"{said} is {words!r}; expected a family ({', '.join(family_names())}), LAYOUT+SPLIT, a layout "
             f"({', '.join(LAYOUTS)}), an encoding ({', '.join(ENCODINGS)}), hf:MODEL or python:MODULE:NAME"
         )
     return found
@@ -151,6 +175,14 @@ def _layout(words: str) -> Target | None:
         if not equals:
             raise ValueError(f"layout is {words!r}, and {part!r} is no setting; expected such as grid(merge=1)")
         settings[key] = _value(value)
+    missing = [
+        each.name
+        for each in inspect.signature(LAYOUTS[match[1]]).parameters.values()
+        if each.default is each.empty and each.name not in settings
+    ]
+    if missing:
+        such = ",".join(f"{name}=2" for name in missing)
+        raise ValueError(f"layout is {words!r} without {', '.join(missing)}; expected such as {match[1]}({such})")
     try:
         return of_layout(LAYOUTS[match[1]](**settings), words)
     except TypeError as error:
@@ -176,7 +208,12 @@ def _rotary(words: str, base: Number) -> Target | None:
         return of_rotary(Rotary(HeadSplit(tuple(map(int, counts)), pairs=64), Frequencies(base)), words)
     if not re.search(r"[*A-Z0-9]", words) or not re.fullmatch(r"[A-Z0-9*\u00d7 ()]+", words):
         return None
-    return of_rotary(Rotary(AxisSplit.parse(words), Frequencies(base)), words)
+    try:
+        split = AxisSplit.parse(words)
+    except ValueError as error:  # letters can be named in Python alone
+        wrong = str(error).partition("; expected each")[0]
+        raise ValueError(f"{wrong}; expected axes T, H and W, or digits, as in 0123*16") from None
+    return of_rotary(Rotary(split, Frequencies(base)), words)
 
 
 def extended(

@@ -26,6 +26,10 @@ _PALE = "#888888"
 _REACH = 4096  # how far kernels are drawn, in positions
 
 
+class NothingToDrawError(ValueError):
+    """An audit has neither positions nor frequencies."""
+
+
 def picture_file(path: Path) -> Path:
     """The file that is written: in a folder, audit.png.
 
@@ -63,7 +67,7 @@ def draw_audit(
 
     Raises:
         ImportError: matplotlib is not installed.
-        ValueError: there is nothing to draw.
+        NothingToDrawError: there is nothing to draw.
     """
     try:
         from matplotlib.figure import Figure
@@ -85,7 +89,7 @@ def draw_audit(
         if picture is not None and cells_of(picture, (1, *grid)) is not None:
             panels.append(lambda panel: _cells(panel, cell_kernel(waves, picture).unflatten(0, grid)))
     if not panels:
-        raise ValueError(f"there is nothing to draw of {name}: neither positions nor frequencies")
+        raise NothingToDrawError(f"there is nothing to draw of {name}: neither positions nor frequencies")
     columns = min(2, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure = Figure(figsize=(6.5 * columns, 4.2 * rows + 0.5), layout="constrained")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal, get_args
 
 from mrope.checks import Number, one_of
@@ -20,6 +21,7 @@ class AuditCheck:
         means: what it tells, in a line.
         figure: what was measured, in words.
         value: the number in it that counts, if there is one, and it is finite.
+        values: the finite numbers in it by their names, where there are several, such as one an axis.
         limit: what it should be; empty where nothing is promised.
         outcome: "pass"; "fail": a promise is broken; "info": what a rule knowingly gives up, or has without a promise.
         source: where the formula or the promise stands.
@@ -32,6 +34,7 @@ class AuditCheck:
     means: str
     figure: str
     value: Number | None = None
+    values: Mapping[str, Number] = field(default_factory=dict)
     limit: str = ""
     outcome: Outcome = "info"
     source: str = ""
@@ -40,6 +43,8 @@ class AuditCheck:
         one_of("outcome", self.outcome, get_args(Outcome))
         if self.value is not None and not math.isfinite(self.value):
             object.__setattr__(self, "value", None)  # the figure says it; JSON has no word for it
+        finite = {name: value for name, value in self.values.items() if math.isfinite(value)}
+        object.__setattr__(self, "values", finite)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,8 +70,8 @@ class AuditReport:
 
     @property
     def ok(self) -> bool:
-        """Whether no promise is broken."""
-        return not self.failed
+        """Whether something was measured, and no promise is broken."""
+        return bool(self.checks) and not self.failed
 
     def __getitem__(self, name: str) -> AuditCheck:
         """The check called `name`.

@@ -14,17 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from mrope.axes import HeadSplit
-from mrope.checks import Number
+from mrope.checks import Number, whole
 from mrope.encoding import Encoding, Properties
 from mrope.encodings import LinearRope
 from mrope.layouts import Layout, PageLayout, Traits
 from mrope.positions import Positions
 from mrope.probes.audits.layout import fitting
 from mrope.rotary import Rotary
-from mrope.spans import Grid, Text
+from mrope.spans import Grid, Image, Sliced, Span, Text, Video
 
 Turn: TypeAlias = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
-"""q and k (1, H, N, D) and ids (A, N) -> both, turned."""
+"""q (1, H, N, D), k (1, K, N, D) and ids (A, N) -> both, turned."""
+
+CALLED_HEADS = 4, 2
+"""Heads of the queries and of the keys that a callable gets: as in grouped-query attention."""
 
 _TRAITS, _ROTATION = Traits(), Properties(norm=True, shift=True, commutes=True)
 """What is promised where nobody says it."""
@@ -53,6 +56,12 @@ class Laid:
 Lay: TypeAlias = Callable[[Grid, int, int], Laid]
 """A grid (t, h, w) in tokens, and how many tokens of text stand before and behind it; ValueError: there is no rule."""
 
+Prompt: TypeAlias = tuple[int | Grid, ...]
+"""Tokens of text, and grids (t, h, w) in tokens of pictures and clips."""
+
+OTHER_SECONDS, OTHER_STAMP = 0.5, 2
+"""Seconds of a step of the clips in a `Prompt`, and tokens of text before it, where a rule takes such."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
@@ -63,7 +72,10 @@ class Target:
         axes: what the axes are called; rows lie on h or row, columns on w or col, and time on t.
         head_dim: D.
         heads: H.
+        kv_heads: K, where keys have fewer heads; 0: as many.
         lay: the ids of a prompt.
+        rule: (A, N) the ids of any `Prompt`; ValueError: there is no rule for it.
+        span: a grid in tokens, seconds a step and tokens of text before it -> the span that the rule takes.
         turn: queries and keys, turned.
         extent: ids are measured up to here; small where coordinates are shares of a picture.
         layout: the rule of ours behind `lay`.
@@ -81,7 +93,10 @@ class Target:
     axes: tuple[str, ...]
     head_dim: int = 128
     heads: int = 1
+    kv_heads: int = 0
     lay: Lay | None = None
+    rule: Callable[[Prompt], Tensor] | None = None
+    span: Callable[[Grid, Number, int], Span | None] | None = None
     turn: Turn | None = None
     extent: Number = 50
     layout: Layout | None = None
@@ -110,9 +125,22 @@ def of_layout(layout: Layout, name: str, *, axes: tuple[str, ...] = (), merge: i
         name=name,
         axes=axes or AXES.get(count) or tuple(map(str, range(count))),
         lay=lambda grid, before, after: _lay(layout, side, grid, before, after),
+        rule=None if isinstance(layout, PageLayout) else lambda prompt: _ruled(layout, side, prompt),
+        span=lambda grid, seconds, stamp: fitting(layout, grid, side, seconds, stamp),
         layout=layout,
         traits=getattr(layout, "traits", Traits()),
     )
+
+
+def _ruled(layout: Layout, merge: int, prompt: Prompt) -> Tensor:
+    spans = [
+        Text(part) if isinstance(part, int) else fitting(layout, part, merge, OTHER_SECONDS, OTHER_STAMP)
+        for part in prompt
+    ]
+    taken = [span for span in spans if span is not None]
+    if len(taken) < len(spans):
+        raise ValueError(f"{type(layout).__name__} has no rule for one of {prompt}")
+    return layout(taken).ids
 
 
 def _lay(layout: Layout, merge: int, grid: Grid, before: int, after: int) -> Laid:
@@ -182,48 +210,60 @@ def both(laid: Target, turned: Target, name: str) -> Target:
         raise ValueError(
             f"target is {name}: the layout has {len(laid.axes)} axes and the split {len(turned.axes)}; expected as many"
         )
-    parts = ("head_dim", "heads", "turn", "extent", "rotary", "waves", "encoding", "properties")
+    parts = ("head_dim", "heads", "kv_heads", "turn", "extent", "rotary", "waves", "encoding", "properties")
     return replace(laid, name=name, **{part: getattr(turned, part) for part in parts})
 
 
-def of_object(thing: Any, name: str, like: Target | None) -> Target:
+def of_object(thing: Any, name: str, like: Target | None, said: str = "target") -> Target:
     """A layout, an encoding, or a callable that works like one; told apart by what it takes and returns.
 
     Args:
         thing: see `full_audit`.
         name: in words.
         like: what it is meant to be.
+        said: the name of the argument that it came by, for refusals.
 
     Raises:
-        TypeError: it is nothing of that.
+        TypeError: it is nothing of that, or one of its attributes is no number.
+        ValueError: `axes`, `head_dim` or `merge` is below 1.
     """
     if isinstance(thing, type):
-        raise TypeError(f"target is the class {thing.__name__}; expected an object of it, or a function")
+        raise TypeError(f"{said} is the class {thing.__name__}; expected an object of it, or a function")
     if isinstance(thing, Rotary):
         return of_rotary(thing, name)
-    head_dim = int(getattr(thing, "head_dim", getattr(thing, "rotary_dim", like.head_dim if like else 128)))
-    count = getattr(thing, "axes", None) or (len(like.axes) if like else 3)
+    wide = getattr(thing, "head_dim", getattr(thing, "rotary_dim", like.head_dim if like else 128))
+    count = getattr(thing, "axes", None)
+    count = (len(like.axes) if like else 3) if count is None else whole(f"axes of {name}", count, 1)
+    head_dim = whole(f"head_dim of {name}", wide, 1)
     axes = like.axes if like and len(like.axes) == count else AXES.get(count) or tuple(map(str, range(count)))
     if isinstance(thing, Encoding):
         return of_encoding(thing, name, axes=axes, head_dim=head_dim, heads=getattr(thing, "heads", 1))
     if isinstance(thing, Layout):
         return of_layout(thing, name)
     if not callable(thing):
-        raise TypeError(f"target is {thing!r}; expected something to call, a layout or an encoding")
-    return _of_callable(thing, Target(name=name, axes=axes, head_dim=head_dim, heads=like.heads if like else 1))
+        raise TypeError(f"{said} is {thing!r}; expected a name, something to call, a layout or an encoding")
+    return _of_callable(thing, Target(name=name, axes=axes, head_dim=head_dim), like)
 
 
-def _of_callable(call: Callable[..., Any], bare: Target) -> Target:
+def _of_callable(call: Callable[..., Any], bare: Target, like: Target | None) -> Target:
     """By the number of arguments without a default; of one, by whether ids give two tables."""
     import inspect
 
-    taken = [
-        each.name
+    wanted = [
+        each
         for each in inspect.signature(getattr(call, "forward", call)).parameters.values()
-        if each.default is each.empty and each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)
+        if each.default is each.empty and each.kind is not each.VAR_KEYWORD
     ]
+    taken = [each.name for each in wanted if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    loose = [str(each) for each in wanted if each.kind is each.VAR_POSITIONAL and not taken]
+    if hidden := [*loose, *(each.name for each in wanted if each.kind is each.KEYWORD_ONLY)]:
+        raise TypeError(
+            f"{bare.name} takes {', '.join(hidden)} by no place of its own; expected arguments that are given one "
+            "behind the other: spans or ids, or q, k and ids, or q, k, v and positions"
+        )
     if len(taken) == 3:
-        return replace(bare, turn=call)
+        heads, kv_heads = (like.heads, 0) if like and like.heads > 1 else CALLED_HEADS
+        return replace(bare, turn=call, heads=heads, kv_heads=kv_heads)
     if len(taken) == 4:
         return replace(bare, attend=call)
     if len(taken) != 1:
@@ -231,22 +271,46 @@ def _of_callable(call: Callable[..., Any], bare: Target) -> Target:
             f"{bare.name} takes {len(taken)} arguments ({', '.join(taken)}); expected spans or ids, or q, k and ids, "
             "or q, k, v and positions"
         )
+    why = ""
     if "span" not in taken[0]:
         tables = _tables(call, torch.arange(5).expand(len(bare.axes), -1))
-        if tables is not None:
-            return replace(bare, turn=_by_tables(call, *tables), head_dim=tables[1])
-    return replace(bare, lay=lambda grid, before, after: _called(call, bare, grid, before, after))
+        if isinstance(tables, tuple):
+            heads = like.heads if like else 1
+            return replace(bare, turn=_by_tables(call, *tables), head_dim=tables[1], heads=heads)
+        why = f"; for ids ({len(bare.axes)}, 5) it {tables}"
+    merge = whole(f"merge of {bare.name}", getattr(call, "merge", 1), 1)
+
+    def ids_of(prompt: Prompt, seconds: Number, stamp: int) -> tuple[Tensor, Number | None]:
+        spans = [
+            Text(part) if isinstance(part, int) else _declared(like, merge, part, seconds, stamp) for part in prompt
+        ]
+        try:
+            made = call(spans)
+        except (ValueError, NotImplementedError):  # how a rule says that it has none
+            raise
+        except Exception as error:  # of whatever code lays tokens out
+            raise RuntimeError(f"for spans it raises {type(error).__name__}: {error}{why}") from error
+        return _ids(made, bare, spans)
+
+    def lay(grid: Grid, before: int, after: int) -> Laid:
+        ids, following = ids_of((before, grid, after), 1.0, 0)
+        return Laid(*ids.split((before, ids.shape[1] - before - after, after), dim=1), next=following)
+
+    return replace(bare, lay=lay, rule=lambda prompt: ids_of(prompt, OTHER_SECONDS, OTHER_STAMP)[0])
 
 
-def _tables(call: Callable[..., Any], ids: Tensor) -> tuple[bool, int] | None:
-    """Whether both channels of a pair lie side by side in the tables, and how many channels turn; None: no tables."""
+def _tables(call: Callable[..., Any], ids: Tensor) -> tuple[bool, int] | str:
+    """Whether both channels of a pair lie side by side in the tables, and how many channels turn; or what came."""
     try:
-        cos, sin = call(ids)
-        width = cos.shape[-1]
-    except Exception:  # whatever a function raises that wanted something else
-        return None
-    if not isinstance(sin, Tensor) or sin.shape != cos.shape:
-        return None
+        made = call(ids)
+    except Exception as error:  # whatever a function raises that wanted something else
+        return f"raises {type(error).__name__}: {error}"
+    if not isinstance(made, (tuple, list)) or len(made) != 2 or not all(isinstance(table, Tensor) for table in made):
+        return f"returns {type(made).__name__}, not cos and sin"
+    cos, sin = made
+    if cos.dim() < 2 or sin.shape != cos.shape:
+        return f"returns tables of shapes {tuple(cos.shape)} and {tuple(sin.shape)}"
+    width = cos.shape[-1]
     first, second = sin[..., : width // 2], sin[..., width // 2 :]
     if width % 2 == 0 and torch.equal(first, second):  # at one position on all axes, where no split shows
         return False, width
@@ -274,23 +338,28 @@ def _by_tables(call: Callable[..., Any], adjacent: bool, width: int) -> Turn:
     return turn
 
 
-def _called(call: Callable[..., Any], bare: Target, grid: Grid, before: int, after: int) -> Laid:
-    """What a callable makes of spans; it may say where decoding goes on."""
-    from mrope.spans import Image, Video
+def _declared(like: Target | None, merge: int, grid: Grid, seconds: Number, stamp: int) -> Span:
+    """A picture or clip as what is meant wants it declared, in the patches of a callable."""
+    span = None if like is None or like.span is None else like.span(grid, seconds, stamp)
+    sides = grid[1] * merge, grid[2] * merge
+    if isinstance(span, Video):
+        return replace(span, grid=(span.grid[0], *sides))
+    if isinstance(span, Sliced):
+        return replace(span, thumbnail=(1, *sides))
+    return Image((1, *sides)) if grid[0] == 1 else Video((grid[0], *sides))
 
-    merge = getattr(call, "merge", 1)
-    sides = (grid[0], grid[1] * merge, grid[2] * merge)
-    spans = [Text(before), Image(sides) if grid[0] == 1 else Video(sides), Text(after)]
-    made = call(spans)
+
+def _ids(made: Any, bare: Target, spans: list[Span]) -> tuple[Tensor, Number | None]:
+    """The ids (A, N) that a callable made of spans, and where decoding goes on, if it says so."""
     if isinstance(made, Positions):
-        ids, following = made.ids, made.decode(1).ids[0, 0].item()
-    else:
-        ids, following = made if isinstance(made, (tuple, list)) else (made, None)
-    ids = torch.as_tensor(ids)
-    count = ids.shape[-1] - before - after
-    if ids.dim() != 2 or len(ids) != len(bare.axes) or count < 1:
+        made = made.ids, made.decode(1).ids[0, 0].item()
+    ids, following = made if isinstance(made, (tuple, list)) and len(made) == 2 else (made, None)
+    count = sum(span.length if isinstance(span, Text) else 1 for span in spans)
+    if not isinstance(ids, Tensor) or ids.dim() != 2 or len(ids) != len(bare.axes) or ids.shape[1] < count:
+        came = f"ids of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
         raise TypeError(
-            f"{bare.name} makes ids of shape {tuple(ids.shape)} of {', '.join(map(str, spans))}; expected "
-            f"({len(bare.axes)}, tokens)"
+            f"it makes {came} of {', '.join(map(str, spans))}; expected a tensor ({len(bare.axes)}, tokens)"
         )
-    return Laid(*ids.split((before, count, after), dim=1), next=None if following is None else float(following))
+    if following is not None and not isinstance(following, (int, float, Tensor)):
+        raise TypeError(f"it says {following!r} for the position of the first decoded token; expected a number")
+    return ids, None if following is None else float(following)

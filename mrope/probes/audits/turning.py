@@ -16,8 +16,14 @@ from mrope.probes.audits.encoding import audit_encoding
 from mrope.probes.audits.report import AuditCheck, outcome
 from mrope.probes.audits.target import Target
 
-SHIFTS = (5, 1000, 1_000_000)
+SHIFTS = (5, 1000, 5000, 33_000, 140_000, 1_000_000)
 """Positions by which prompts are moved."""
+
+FAR, FAR_TOKENS = 8192, 32
+"""How far apart the tokens of the longer prompt are, in positions, and how many it has."""
+
+PLACES = (4000, 32_000, 1_000_000)
+"""Positions at which turns are compared with those that are meant, beside small ones."""
 
 _TOKENS = 6
 _ROUNDING = {torch.float64: 1e-3, torch.float32: 1e-3, torch.bfloat16: 5e-2, torch.float16: 1e-2}
@@ -43,25 +49,37 @@ class Bench:
 
 
 def turned(target: Target, q: Tensor, k: Tensor, ids: Tensor, bench: Bench) -> tuple[Tensor, Tensor]:
-    """q and k (H, N, D) turned by ids (A, N), in float64.
+    """q (H, N, D) and the first K heads of k (H, N, D) turned by ids (A, N), in float64.
 
     Raises:
-        TypeError: it returns something else than two tensors.
+        TypeError: it returns something else than two tensors of these heads and tokens.
     """
     assert target.turn is not None
     if isinstance(target.encoding, nn.Module):
         target.encoding.to(bench.device)
     with torch.no_grad():
-        own_q, own_k = (x[None].to(bench.device, bench.dtype, copy=True) for x in (q, k))
-        made = target.turn(own_q, own_k, ids.to(bench.device))
+        own = [x[None].to(bench.device, bench.dtype, copy=True) for x in (q, k[: target.kv_heads or target.heads])]
+        shapes = [x.shape for x in own]
+        made = target.turn(own[0], own[1], ids.to(bench.device))
     if not isinstance(made, (tuple, list)) or len(made) != 2 or not all(isinstance(x, Tensor) for x in made):
-        raise TypeError(f"{target.name} returns {type(made).__name__}; expected q and k, turned")
-    first, second = (x.reshape(-1, *x.shape[-2:]).double().cpu() for x in made)
-    return first, second
+        parts = ", ".join(type(x).__name__ for x in made) if isinstance(made, (tuple, list)) else ""
+        raise TypeError(f"{target.name} returns {parts or type(made).__name__}; expected two tensors: q and k, turned")
+    rows = [x.reshape(-1, *x.shape[-2:]) if x.dim() > 1 else x for x in made]
+    if any(x.shape[:-1] != shape[1:-1] for x, shape in zip(rows, shapes, strict=True)):
+        given, came = (" and ".join(str(tuple(x)) for x in each) for each in (shapes, [x.shape for x in made]))
+        raise TypeError(
+            f"{target.name} returns {came} for q and k of {given}; expected their heads and tokens, q first"
+        )
+    return rows[0].double().cpu(), rows[1].double().cpu()
+
+
+def as_queries(target: Target, keys: Tensor) -> Tensor:
+    """Keys (K, ...) as often as there are heads of queries (H, ...): each of them stands before a group of these."""
+    return keys.repeat_interleave(target.heads // len(keys), dim=0)
 
 
 def matrices(target: Target, ids: Tensor, bench: Bench) -> tuple[Tensor, Tensor]:
-    """(H, D, D) what a query and a key at ids (A,) are multiplied with, if they are."""
+    """(H, D, D) and (K, D, D) what a query and a key at ids (A,) are multiplied with, if they are."""
     unit = torch.eye(target.head_dim, dtype=torch.float64).expand(target.heads, -1, -1)
     q, k = turned(target, unit, unit, ids[:, None].expand(-1, target.head_dim), bench)
     return q.mT, k.mT
@@ -90,15 +108,19 @@ def turn_checks(target: Target, bench: Bench) -> Iterator[AuditCheck]:
         yield AuditCheck(
             name="rotation",
             means="queries and keys are rotated, which is linear and keeps their channels",
-            figure="it is not linear" if one else shape,
+            figure=_not_linear(target, q, k, ids, bench) if one else shape,
             limit="a rotation" if promised.norm else "",
             outcome=outcome(False, promised.norm),
             source="arXiv:2104.09864",
         )
     yield from _shift(target, q, k, ids, bench)
     yield _alone(target, q, k, ids, (out, out_k), bench)
-    if one and target.trained is not None and target.trained.turn is not None:
-        yield _as_trained(target, target.trained, ids, bench)
+    trained = target.trained
+    if trained is not None and trained.turn is not None:
+        if one:
+            yield _as_trained(target, trained, ids, bench)
+        elif (trained.heads, trained.head_dim) == (target.heads, target.head_dim):  # PoPE, which is no matrix
+            yield _as_trained_here(target, trained, q, k, ids, bench)
     if target.encoding is not None:
         yield _declared(target, promised)
 
@@ -107,6 +129,29 @@ def bare_checks(target: Target) -> Iterator[AuditCheck]:
     """Of an encoding that does not turn: what it promises."""
     if target.encoding is not None:
         yield _declared(target, target.properties)
+
+
+def _not_linear(target: Target, q: Tensor, k: Tensor, ids: Tensor, bench: Bench) -> str:
+    """Why what comes back is no matrix times what was given."""
+    first, again = (turned(target, q, k, ids, bench) for _ in range(2))
+    names = ("queries", "keys")
+    for name, out in zip(names, first, strict=True):
+        if not bool(out.isfinite().all()):
+            tokens = int((~out.isfinite()).any(-1).any(0).sum())
+            return f"NaN or infinity in the {name} of {tokens} of {out.shape[1]} tokens"
+    for name, out, other in zip(names, first, again, strict=True):
+        if not torch.equal(out, other):
+            return f"the {name} differ between two calls, by {_off(other, out):.2g}"
+    if len(first[0]) == len(first[1]):
+        queries, keys = (turned(target, x, x, ids, bench)[0] for x in (q, k))
+        if _off(first[0], keys) < bench.allowed < _off(first[0], queries):
+            return "what comes back first is the key, turned: queries and keys are exchanged"
+    with torch.no_grad():
+        assert target.turn is not None
+        own = [x[None].to(bench.device, bench.dtype) for x in (q, k[: len(first[1])])]
+        dtypes = [x.dtype for x in target.turn(own[0], own[1], ids.to(bench.device))]
+    narrow = [str(dtype).removeprefix("torch.") for dtype in dtypes if dtype.itemsize < bench.dtype.itemsize]
+    return f"{narrow[0]} comes back for {str(bench.dtype).removeprefix('torch.')}" if narrow else "it is not linear"
 
 
 def _off(a: Tensor, b: Tensor) -> float:
@@ -131,7 +176,7 @@ def _rotation(
         outcome=outcome(off < bench.allowed, promised),
         source="arXiv:2104.09864",
     )
-    apart = max(_off(first, second) for first, second in one)
+    apart = max(_off(first, as_queries(target, second)) for first, second in one)
     yield AuditCheck(
         name="queries-and-keys",
         means="a query and a key at one position turn alike",
@@ -215,39 +260,56 @@ def _commutes(target: Target, ids: Tensor, one: list[tuple[Tensor, Tensor]], ben
 
 def _shift(target: Target, q: Tensor, k: Tensor, ids: Tensor, bench: Bench) -> Iterator[AuditCheck]:
     """Scores depend on differences of positions alone; each axis is moved by another amount."""
-    shifts = SHIFTS if target.extent >= 4 else tuple(float(target.extent) * each for each in (0.1, 1, 3))
-    size = float(q.norm(dim=-1).max() * k.norm(dim=-1).max())
-    scores, told, fails = _scores(target, q, k, ids, bench), [], []
+    whole_positions, promised = target.extent >= 4, bool(target.properties.shift)
+    shifts = SHIFTS if whole_positions else tuple(float(target.extent) * each for each in (0.1, 1, 3))
+    prompts = [(q, k, ids)]
+    if whole_positions and promised and target.properties.norm:  # exponentials of such distances leave float32
+        rng = torch.Generator().manual_seed(1)
+        far = torch.randn(2, target.heads, FAR_TOKENS, target.head_dim, generator=rng, dtype=torch.float64)
+        prompts.append((far[0], far[1], torch.randint(0, FAR, (len(ids), FAR_TOKENS), generator=rng)))
+    # An angle is a float32 product, whose last bit is worth more the larger it is; of many pairs few are that fast.
+    lost = torch.finfo(torch.float32).eps * min(1.0, 16 / target.head_dim)
+    told, fails, worst = [], [], 0.0
     for shift in shifts:
         step = torch.tensor([shift // (axis + 1) or shift for axis in range(len(ids))])[:, None]
         try:
-            off = float((_scores(target, q, k, ids + step, bench) - scores).abs().max()) / size
+            off = max(_moved(target, *prompt, step, bench) for prompt in prompts)
         except Exception as error:  # of whatever code turns
             told.append(f"raises {type(error).__name__} by {shift:,}")
             fails.append(f"{shift:,}")
             continue
-        # An angle is a float32 product: its last bit is worth so much at this position.
-        allowed = bench.allowed + 2 * torch.finfo(torch.float32).eps * float(shift)
         told.append(f"{off:.1g} by {shift:,}")
-        if not off <= allowed:  # nor where it is no number
+        worst = max(worst, off) if math.isfinite(off) else math.nan
+        if not off <= bench.allowed + lost * (float(shift) + (FAR if len(prompts) > 1 else 0)):  # nor if no number
             fails.append(f"{shift:,}")
-    promised = bool(target.properties.shift)
-    first, moved = scores[0, 0, 1], _scores(target, q, k, ids + shifts[0], bench)[0, 0, 1]
-    limit = "what float32 angles lose: 2.4e-7 a position" if promised else ""
+    first, moved = _scores(target, q, k, ids, bench)[0, 0, 1], _scores(target, q, k, ids + shifts[0], bench)[0, 0, 1]
     yield AuditCheck(
         name="shift",
-        means="scores stay when all tokens move together, to a million positions (as a share of |q| |k|)",
-        figure=f"{', '.join(told)}; one score {float(first):.3f}, moved by {shifts[0]:g} {float(moved):.3f}",
-        value=len(fails),
-        limit=limit,
+        means="scores stay when all tokens move together, to a million positions (the most, as a share of |q| |k|)",
+        figure=f"{', '.join(told)}{_overflow(target, worst)}; one score {float(first):.3f}, moved by {shifts[0]:g} "
+        f"{float(moved):.3f}",
+        value=worst,
+        limit=f"{bench.allowed:g}, and {lost:.2g} a position, which float32 angles lose" if promised else "",
         outcome=outcome(not fails, promised),
         source="arXiv:2104.09864, section 3.2.1",
     )
 
 
+def _overflow(target: Target, worst: float) -> str:
+    """Why a score is no number, where it is known: exponentials of positions leave their dtype."""
+    return "" if math.isfinite(worst) or target.properties.norm else " (an exponential of the position overflows)"
+
+
+def _moved(target: Target, q: Tensor, k: Tensor, ids: Tensor, step: Tensor, bench: Bench) -> float:
+    """By how much scores change when all tokens move, as a share of |q| |k|; infinity or NaN: a score is none."""
+    size = float(q.norm(dim=-1).max() * k.norm(dim=-1).max())
+    change = _scores(target, q, k, ids + step, bench) - _scores(target, q, k, ids, bench)
+    return float(change.abs().max()) / size
+
+
 def _scores(target: Target, q: Tensor, k: Tensor, ids: Tensor, bench: Bench) -> Tensor:
     q, k = turned(target, q, k, ids, bench)
-    return q @ k.mT
+    return q @ as_queries(target, k).mT
 
 
 def _alone(target: Target, q: Tensor, k: Tensor, ids: Tensor, out: tuple[Tensor, Tensor], bench: Bench) -> AuditCheck:
@@ -275,18 +337,44 @@ def _as_trained(target: Target, trained: Target, ids: Tensor, bench: Bench) -> A
 
     def apart(at: Tensor) -> float:
         theirs, ours = (_padded(matrices(each, at, bench)[0], wide) for each in (target, trained))
-        return float((theirs - ours).abs().max())
+        return float((theirs - ours).abs().max().nan_to_num(math.inf))
 
+    far, beyond = [], []
+    for place in PLACES if target.extent >= 4 else ():
+        at = place + 101 * torch.arange(len(ids))
+        try:
+            apart_there = apart(at)
+        except Exception as error:  # of whatever code turns
+            far.append(f"raises {type(error).__name__} at {place:,}")
+            beyond.append(place)
+            continue
+        far.append(f"{apart_there:.2g} at {place:,}")
+        if not apart_there < bench.allowed + torch.finfo(torch.float32).eps * float(at.max()):
+            beyond.append(place)
     off = apart(ids[:, 0])
     alone = [torch.zeros_like(ids[:, 0]).index_fill(0, torch.tensor(axis), 7) for axis in range(len(ids))]
     axes = [name for name, at in zip(target.axes, alone, strict=True) if apart(at) >= bench.allowed]
     return AuditCheck(
         name="turns-as-trained",
         means=f"queries and keys turn as in {trained.name}",
-        figure=f"off by {off:.2g}" + (f"; it differs along {', '.join(axes)}" if axes else ""),
+        figure=", ".join((f"off by {off:.2g}", *far)) + (f"; it differs along {', '.join(axes)}" if axes else ""),
+        value=off,
+        limit=f"below {bench.allowed:g}, and 1.2e-7 a position",
+        outcome=outcome(off < bench.allowed and not axes and not beyond),
+    )
+
+
+def _as_trained_here(target: Target, trained: Target, q: Tensor, k: Tensor, ids: Tensor, bench: Bench) -> AuditCheck:
+    """What becomes of some queries and keys, where channels are not kept."""
+    pairs = list(zip(*(turned(each, q, k, ids, bench) for each in (target, trained)), strict=True))
+    off = max(_off(ours, theirs) if ours.shape == theirs.shape else math.inf for ours, theirs in pairs)
+    return AuditCheck(
+        name="turns-as-trained",
+        means=f"queries and keys become what they do in {trained.name}",
+        figure=f"off by {off:.2g}",
         value=off,
         limit=f"below {bench.allowed:g}",
-        outcome=outcome(off < bench.allowed and not axes),
+        outcome=outcome(off < bench.allowed),
     )
 
 
@@ -353,7 +441,9 @@ def waves_of(target: Target, bench: Bench) -> tuple[Tensor, Tensor] | None:
     theta = torch.where(theta.abs() < 1e-11, 0, theta)
     if not math.isfinite(float(theta.sum())):
         return None
-    return (theta if float(theta.sum()) >= 0 else -theta), theta != 0
+    theta = theta if float(theta.sum()) >= 0 else -theta
+    theta = theta[:1] if torch.allclose(theta, theta[:1]) else theta  # heads that turn alike are told once
+    return theta, theta != 0
 
 
 def _keeps_width(target: Target, bench: Bench) -> bool:

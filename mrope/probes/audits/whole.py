@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +17,10 @@ from mrope.extensions import Zero
 from mrope.layouts import GridLayout
 from mrope.probes.audits.attention import audit_attention
 from mrope.probes.audits.frequencies import extensions_of_axes, frequency_report
-from mrope.probes.audits.ids import id_checks, looks_of
+from mrope.probes.audits.ids import id_checks, ids_run, looks_of
 from mrope.probes.audits.kernel import Waves, frequency_checks, prompt_checks
 from mrope.probes.audits.named import read_target
-from mrope.probes.audits.pictures import draw_audit, picture_file
+from mrope.probes.audits.pictures import NothingToDrawError, draw_audit, picture_file
 from mrope.probes.audits.report import AuditCheck, AuditReport, outcome
 from mrope.probes.audits.target import Laid, Target, of_object
 from mrope.probes.audits.turning import Bench, bare_checks, turn_checks, waves_of
@@ -49,8 +49,8 @@ def full_audit(
     frames: int = FRAMES,
     dtype: str = "float32",
     device: str = "auto",
-    base: Number = 1e6,
-    extend: tuple[str, ...] = (),
+    base: Number | None = None,
+    extend: Sequence[str] = (),
     trained: int | None = None,
     length: int | None = None,
     plot: str | os.PathLike[str] | None = None,
@@ -65,21 +65,24 @@ def full_audit(
     Args:
         target: a name, as `read_target` takes it; a layout or an encoding; or a callable: of spans, which returns ids
             (A, N), or these and the position of the first decoded token, or `Positions`; of ids (A, N), which returns
-            cos and sin (N, F) or (N, 2F); of q and k (1, H, N, D) and ids (A, N), which returns both turned; or of q,
-            k, v and positions, an attention for `audit_attention`. Its attributes `axes` (how many), `head_dim` and
-            `merge` (patches a token and side, of the spans that it gets) are read where it has them.
-        like: what it is meant to be, a name or an object: then ids and turns must be equal.
+            cos and sin (N, F) or (N, 2F); of q (1, H, N, D), k (1, K, N, D) and ids (A, N), which returns both turned,
+            where H is 4 and K 2 unless what is meant has heads of its own; or of q, k, v and positions, an attention
+            for `audit_attention`. Its attributes `axes` (how many), `head_dim` and `merge` (patches a token and side,
+            of the spans that it gets) are read where it has them.
+        like: what it is meant to be, a name or an object: then ids and turns must be equal, and one of them be
+            compared. Clips are declared as it wants them, with seconds or stamps.
         grid: (height, width) in tokens of the picture that is looked at; by default 24 x 32, and 96 x 128 on a GPU.
         frames: temporal steps of the clip.
         dtype: of queries, keys and tables: "float32", "bfloat16" or "float16". By default queries and keys are float64
             beside float32 tables, so that what is found is no rounding.
         device: "auto", "cpu" or "cuda", where queries and keys are turned.
-        base: see `read_target`, and likewise `extend`, `trained` and `length`.
-        plot: a .png, .svg or .pdf file, or a folder for audit.png: ids, wavelengths and kernels, drawn.
+        base: see `read_target`, and likewise `extend`, `trained` and `length`, which go with names alone.
+        plot: a .png, .svg or .pdf file, or a folder for audit.png: ids, wavelengths and kernels, drawn. `skipped` says
+            where there is nothing to draw.
 
     Raises:
-        TypeError: `target` is nothing of that.
-        ValueError: nothing has this name, a number is out of range, or there is nothing to draw.
+        TypeError: `target` is nothing of that, or another argument is of another type.
+        ValueError: nothing has this name, a number is out of range, or an option does not go with the target.
         ImportError: a plot was asked for, and matplotlib is not installed.
 
     >>> report = full_audit("qwen2-vl", grid=(6, 10), frames=4)
@@ -89,35 +92,50 @@ def full_audit(
     one_of("dtype", dtype, tuple(DTYPES))
     where = choose_device(device)
     sides = SIDES[where] if grid is None else grid
-    for name, side in zip(("height", "width"), sides, strict=True):
-        whole(f"{name} of grid", side, 1)
+    if not isinstance(sides, Sequence) or len(sides) != 2:
+        raise TypeError(f"grid is {grid!r}; expected (height, width) in tokens")
+    sides = whole("height of grid", sides[0], 1), whole("width of grid", sides[1], 1)
     whole("frames", frames, 1)
+    if isinstance(extend, str) or not isinstance(extend, Sequence) or not all(isinstance(each, str) for each in extend):
+        raise TypeError(f"extend is {extend!r}; expected several words, such as ('yarn:4',)")
+    if plot is not None and not isinstance(plot, (str, os.PathLike)):
+        raise TypeError(f"plot is {plot!r}; expected a file or a folder")
     drawn = None if plot is None else picture_file(Path(plot))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of ids that some prompts share on purpose
-        meant = None if like is None else _target(like, None)
+        meant = None if like is None else _target("like", like, None)
         options = {"base": base, "extend": extend, "trained": trained, "length": length}
-        found = _target(target, meant, **options)
+        found = _target("target", target, meant, **options)
         bench = Bench(torch.float64 if dtype == "float32" and where == "cpu" else DTYPES[dtype], where)
         audit = _Audit(found if meant is None else _meant(found, meant), bench, sides, frames)
         audit.run()
+        if meant is not None:
+            audit.compared(meant)
     if drawn is not None:
         share = found.extent if found.extent < 4 else None
-        draw_audit(drawn, found.name, found.axes, audit.looks, audit.waves, sides, frames, share)
+        try:
+            draw_audit(drawn, found.name, found.axes, audit.looks, audit.waves, sides, frames, share)
+        except NothingToDrawError as error:
+            audit.skipped.append(("plot", str(error)))
     return AuditReport(
         subject=found.name, machine=_machine(where), checks=tuple(audit.checks), skipped=tuple(audit.skipped)
     )
 
 
-def _target(thing: Any, like: Target | None, **options: Any) -> Target:
+def _target(said: str, thing: Any, like: Target | None, **options: Any) -> Target:
+    """What an argument called `said` names or is; refusals say that name."""
+    if isinstance(thing, (str, os.PathLike)):
+        return read_target(os.fspath(thing), like, said=said, **options)
+    if given := [name for name, value in options.items() if value not in (None, ())]:
+        raise ValueError(f"{given[0]} is {options[given[0]]!r} for an object; expected a target by its name")
     if isinstance(thing, Target):
         return thing
-    if isinstance(thing, (str, os.PathLike)):
-        return read_target(os.fspath(thing), like, **options)
-    return of_object(thing, getattr(thing, "__name__", type(thing).__name__), like)
+    return of_object(thing, getattr(thing, "__name__", type(thing).__name__), like, said)
 
 
 def _meant(found: Target, meant: Target) -> Target:
+    if found.trained is not None and found.trained.name == meant.name:
+        return found  # a model knows its family's rule for the prompts that it is shown, with its words around them
     return replace(found, trained=meant, traits=meant.traits if found.layout is None else found.traits)
 
 
@@ -142,8 +160,10 @@ class _Audit:
         if target.lay is None:
             self.skipped.append(("ids", "it has no rule of positions"))
         else:
-            self.looks, refused = looks_of(target, shown)
+            self.looks, refused, broken = looks_of(target, shown)
             self.skipped += refused[:2]
+            if broken or not self.looks:
+                self.checks.append(ids_run(broken or refused))
             if self.looks:
                 self._group("ids", lambda: id_checks(target, self.looks, shown))
         if target.turn is None and target.attend is None:
@@ -154,6 +174,20 @@ class _Audit:
             self._frequencies(shown)
         if target.attend is not None:
             self._group("attention", lambda: _attention(target))
+
+    def compared(self, meant: Target) -> None:
+        """What is beside nothing of what is meant is not right."""
+        names = ("ids-as-trained", "turns-as-trained", "attention-reference")
+        if not any(check.name in names or check.outcome == "fail" for check in self.checks):
+            self.checks.append(
+                AuditCheck(
+                    name="compared",
+                    means=f"ids, turns or an attention are compared with those of {meant.name}",
+                    figure="nothing of both could be compared",
+                    limit="something",
+                    outcome="fail",
+                )
+            )
 
     def _frequencies(self, shown: tuple[Grid, ...]) -> None:
         target = self.target
@@ -196,7 +230,8 @@ def _stopped(target: Target) -> tuple[str, ...]:
     if target.rotary is None:
         return ()
     each = zip(target.axes, extensions_of_axes(target.rotary), strict=True)
-    return tuple(name for name, extension in each if isinstance(extension, Zero))
+    names = tuple(name for name, extension in each if isinstance(extension, Zero))
+    return names if len(names) < len(target.axes) else ()  # to stop them all is no encoding
 
 
 def _extension(target: Target, sides: tuple[int, int]) -> Iterator[AuditCheck]:
@@ -235,7 +270,7 @@ def _attention(target: Target) -> Iterator[AuditCheck]:
             yield AuditCheck(
                 name=f"attention-{name}",
                 means=means,
-                figure="holds" if holds else "does not hold",
+                figure="holds" if holds else f"does not hold: {measured.told[name]}",
                 limit="holds",
                 outcome=outcome(holds),
             )
