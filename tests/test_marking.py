@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +18,7 @@ from mrope.probes.spatial.reply import Reply
 PICTURE = Image.new("RGB", (80, 60))
 
 
-def sample(kind: str, answer: str = "", **more) -> Sample:
+def sample(kind: Any, answer: str = "", **more: Any) -> Sample:
     return Sample(id="one", task="test", pictures=(PICTURE,), prompt=(0, "?"), kind=kind, answer=answer, **more)
 
 

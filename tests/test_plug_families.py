@@ -52,7 +52,7 @@ typed = pytest.mark.skipif(not TYPED, reason="before transformers 5.3 pixels alo
 ROUNDING: dict[str, Any] = {"rtol": 1e-4, "atol": 2e-5}
 HYBRID = ("qwen3_5", "qwen3_5_moe", "qwen4_exp", "minicpmv4_7")  # their linear attention keeps a state for all tokens
 # Linear attention goes from document to document without the varlen kernel, whatever the positions. HunyuanVL of the
-# library refuses a text row, and so does Cosmos3-Edge of earlier versions; a plug gives them a mask (tests/test_plug.py).
+# library refuses a text row, and so does Cosmos3-Edge of earlier versions; a plug gives them a mask (test_plug.py).
 PACKING = tuple(name for name in DECODERS if name not in (*HYBRID, "hunyuan_vl", "cosmos3_edge"))
 BY_GRIDS = tuple(name for name in DECODERS if name not in (*OMNI, "glm_image", "minicpmv4_7", "hunyuan_vl", "hy_v4_vl"))
 

@@ -37,10 +37,11 @@ def mrope_respondent(request: pytest.FixtureRequest) -> Any:
 
     from mrope.probes.spatial import respondent
 
-    model = request.config.getoption("--mrope-model")
+    get: Any = request.config.getoption
+    model = get("--mrope-model")
     if model is None:
         pytest.skip("no --mrope-model to ask")
-    options = dict(word.split("=", 1) for word in request.config.getoption("--mrope-option"))
+    options = dict(word.split("=", 1) for word in get("--mrope-option"))
     return respondent(model, **{name: yaml.safe_load(value) for name, value in options.items()})
 
 
@@ -49,7 +50,7 @@ def mrope_probe(request: pytest.FixtureRequest, mrope_respondent: Any, tmp_path:
     """A function: the name of a task, and its settings, to what the model's answers come to."""
     from mrope.probes.spatial import Settings, ask, summarise
 
-    get = request.config.getoption
+    get: Any = request.config.getoption
     folder = Path(get("--mrope-out")) if get("--mrope-out") else tmp_path
     seeds = tuple(int(word) for word in get("--mrope-seeds").split(","))
     count = 0

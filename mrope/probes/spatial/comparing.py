@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from mrope.probes.spatial.records import key_of
+from mrope.probes.spatial.records import Record, key_of
 from mrope.probes.spatial.summary import Score, score
 
 
@@ -34,7 +34,7 @@ class Comparison:
     p: float
 
 
-def compare_runs(baseline: Sequence[Mapping[str, Any]], records: Sequence[Mapping[str, Any]]) -> tuple[Comparison, ...]:
+def compare_runs(baseline: Sequence[Record], records: Sequence[Record]) -> tuple[Comparison, ...]:
     """Compare the records of two runs, task by task, on the samples that both were asked.
 
     Raises:

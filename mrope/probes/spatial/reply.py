@@ -32,16 +32,17 @@ class Reply:
 
 @runtime_checkable
 class Respondent(Protocol):
-    """A model that can be asked.
+    """A model that can be asked."""
 
-    Attributes:
-        name: what reports call it.
-        facts: name -> value, what else reports should say of it: family, dtype, device, checkpoint, and whether its
-            weights are random.
-    """
+    @property
+    def name(self) -> str:
+        """What reports call it."""
+        ...
 
-    name: str
-    facts: Mapping[str, str]
+    @property
+    def facts(self) -> Mapping[str, str]:
+        """What else reports should say of it: family, dtype, device, checkpoint, and whether its weights are random."""
+        ...
 
     def refuses(self, sample: Sample) -> str:
         """Why this model cannot be asked this sample, "" if it can; such samples are counted apart."""
