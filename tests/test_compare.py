@@ -332,7 +332,19 @@ def test_nan_is_found(other: Any) -> None:
     assert parting(result) == ["logits"]
     assert first(result).place == (0, PADDING, 9)
     assert first(result).largest == math.inf
-    assert compare(other, other, inputs()).first is None
+
+
+def test_nan_that_both_have_is_no_agreement(other: Any) -> None:
+    other.model.language_model.layers[1].mlp.down_proj.weight.data[5] = torch.nan
+    result = compare(other, copy.deepcopy(other), inputs())
+    assert parting(result) == ["layer 1", "output", "logits"]
+    assert first(result).place == (0, PADDING, 5)
+    assert "row 0, token 7, channel 5: nan against nan" in str(result)
+
+
+def test_the_table_says_exact_of_words_and_positions(other: Any) -> None:
+    tolerances = {line.split("  ")[0]: line.split()[-1] for line in str(compare(model(), other, inputs())).splitlines()}
+    assert [tolerances[name] for name in ("input_ids", "positions", "embeddings")] == ["exact", "exact", "0.0001"]
 
 
 def test_models_are_left_as_they_were(other: Any) -> None:
@@ -410,6 +422,12 @@ def test_what_is_refused(other: Any) -> None:
         compare(model(), other, {"attention_mask": given["attention_mask"]})
     with pytest.raises(TypeError, match=r"image_grid_thw is a list; expected a tensor \(n, 3\)"):
         compare(model(), other, (given, given | {"image_grid_thw": [[1, 4, 6], [1, 6, 4]]}))
+    beyond = given["input_ids"].clone()
+    beyond[1, 25] = 99999
+    with pytest.raises(ValueError, match=r"input_ids hold 99999; expected 0 to 511, the words of the Qwen2_5_VL"):
+        compare(model(), other, given | {"input_ids": beyond})
+    with pytest.raises(ValueError, match=r"inputs do not run through the Qwen3VL.*, for each its own"):
+        compare(model(), sharp_model("qwen3-vl"), given)  # patches of 14 pixels for patches of 16
     with pytest.raises(ValueError, match="is plugged already"), plug(other):
         compare(other, NAME, given)
 

@@ -483,7 +483,12 @@ def examined(inputs: dict[str, Any], name: str = "qwen2-vl") -> tuple[Finding, .
 
 def made(rows: Sequence[Sequence[Span]] | None = None, name: str = "qwen2-vl") -> dict[str, Any]:
     each: Sample = sample(name, pictures(name) if rows is None else rows)
-    return dict(each.inputs)
+    return coloured(each.inputs)
+
+
+def coloured(inputs: dict[str, Any]) -> dict[str, Any]:
+    """With pixels between -1 and 1, where the colours of all families can lie."""
+    return {key: value.clamp(-1, 1) if key.startswith("pixel_values") else value for key, value in inputs.items()}
 
 
 takes_types = TYPES in inspect.signature(transformers.Qwen2VLForConditionalGeneration.forward).parameters
@@ -541,6 +546,93 @@ def test_a_batch_that_is_wrong(spoil: Callable[[dict[str, Any]], None], check: s
     assert not others
     assert (finding.check, finding.level) == (check, "wrong")
     assert seen in finding.seen
+
+
+PICTURED = made(ROW)  # 4 words, a picture of 2 x 4 cells, 3 words, one of 4 x 2, 2 words
+
+
+def pixels_of(colours: torch.Tensor) -> dict[str, Any]:
+    """A batch of Qwen3-VL with a picture of 4 x 8 patches, whose pixels are these at each place of a patch."""
+    batch = made([[Text(4), Image((1, 4, 8)), Text(3)]], "qwen3-vl")
+    return {**batch, "pixel_values": colours.repeat(batch["pixel_values"].numel() // len(colours)).reshape(32, -1)}
+
+
+@pytest.mark.parametrize(
+    ("level", "seen", "colours"),
+    [
+        # 0..255 less a mean of 0.5 and through a std of 0.5 is -1..1; less CLIP's least mean, 0.4082, and through its
+        # std, 0.2758, 1 is 2.15 and 0 is -1.79 by the greatest, 0.4815 / 0.2686.
+        (None, "", [-1, -0.2, 0.6, 1]),
+        (None, "", [0.9, 0.95, 1, 1]),  # bright paper
+        (None, "", [-1.02, 0, 0.5, 1.02]),  # a resize that overshoots
+        ("wrong", "pixel_values go from 0 to 255: raw bytes?", [0, 17, 102, 255]),
+        ("risky", "pixel_values go from 0 to 1: without mean and std?", [0, 0.2, 0.8, 1]),
+        ("risky", "pixel_values go from -1.79 to 2.15", [-0.4815 / 0.2686, 0, 1, 0.5918 / 0.2758]),
+        ("wrong", "24576 values of pixel_values are not finite", [0, 0.5, torch.nan, torch.inf]),
+    ],
+    ids=["right", "bright", "overshot", "bytes", "shares", "clip", "nan"],
+)
+def test_pixels_out_of_the_range_of_the_colours(level: str | None, seen: str, colours: list[float]) -> None:
+    batch = pixels_of(torch.tensor(colours))
+    assert batch["pixel_values"].shape == (32, 3 * 2 * 16 * 16)
+    findings = examined(batch, "qwen3-vl")
+    assert [(each.check, each.level, each.seen) for each in findings] == ([("colours", level, seen)] if level else [])
+    if level:
+        assert findings[0].right == "-1 to 1, of mean (0.5, 0.5, 0.5) and std (0.5, 0.5, 0.5)"
+
+
+def test_one_pixel_that_is_no_number() -> None:
+    pixels = PICTURED["pixel_values"].clone()
+    pixels[3, 5] = torch.nan
+    (finding,) = examined({**PICTURED, "pixel_values": pixels})
+    assert (finding.check, finding.level, finding.seen) == (
+        "colours",
+        "wrong",
+        "1 values of pixel_values are not finite",
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "seen", "right"),
+    [
+        ({"input_ids": PICTURED["input_ids"][0]}, "input_ids of shape (25,)", "shape (B, N)"),
+        ({"input_ids": PICTURED["input_ids"].float()}, "input_ids in torch.float32", "torch.int64"),
+        ({"attention_mask": torch.full((1, 25), 0.5)}, "attention_mask holds 0.5", "1 for tokens and 0 for padding"),
+        ({"attention_mask": torch.ones(1, 24)}, "attention_mask of shape (1, 24)", "(1, 25), as input_ids"),
+        ({"input_ids": [[1, 2], [3]]}, "ValueError: expected sequence of length 2 at dim 1 (got 1)", "tensors"),
+    ],
+    ids=["flat", "float", "half", "short", "ragged"],
+)
+def test_tokens_that_cannot_be_read(change: dict[str, Any], seen: str, right: str) -> None:
+    with torch.no_grad():
+        report = examine_batch(subject_of("qwen2-vl"), {**PICTURED, **change})
+    (finding,) = report.findings
+    assert (finding.check, finding.level, finding.seen, finding.right) == ("tokens", "wrong", seen, right)
+    assert {why for _, why in report.skipped} == {"its tokens cannot be read"}
+
+
+def test_words_beyond_the_vocabulary() -> None:
+    words = PICTURED["input_ids"].clone()
+    words[0, 13] = 99999  # of a vocabulary of 512
+    (finding,) = examined({**PICTURED, "input_ids": words})
+    assert (finding.check, finding.level) == ("words", "wrong")
+    assert (finding.seen, finding.right) == ("token 13 of row 0 is 99999, one of 1", "0 to 511")
+
+
+def test_labels_of_placeholders_and_of_another_shape() -> None:
+    words = PICTURED["input_ids"]
+    learnt = words.masked_fill(words == 500, -100)
+    assert (learnt == -100).sum() == 16  # two pictures of 8 tokens
+    assert examined({**PICTURED, "labels": learnt}) == ()
+    (finding,) = examined({**PICTURED, "labels": words})
+    assert (finding.check, finding.level, finding.right) == ("labels", "wrong", "-100")
+    assert finding.seen == "token 4 of row 0, a placeholder, has label 500, one of 16"
+    (finding,) = examined({**PICTURED, "labels": learnt[:, :-1]})
+    assert (finding.seen, finding.right) == ("labels of shape (1, 24)", "shape (1, 25), as input_ids")
+    padded = made([*ROW, [Text(9)]])  # 16 words of padding on the left
+    learnt = padded["input_ids"].masked_fill(padded["input_ids"] == 500, -100)
+    (finding,) = examined({**padded, "labels": learnt})
+    assert finding.seen == "token 0 of row 1, padding, has label 0, one of 16"
 
 
 def test_an_offset_of_these_rows_is_clean() -> None:
@@ -683,7 +775,7 @@ def test_pixels_of_each_family_are_checked(model_type: str) -> None:
     rows: list[list[Span]] = [[Text(4), WIDE, Text(3)], [Text(2), TALL, Text(5)]]
     if has_clips(subject):
         rows[1] = [Text(3), clip(subject, (2, 8, 4)), Text(2)]
-    inputs = batch(subject, rows, pixels=True)
+    inputs = coloured(batch(subject, rows, pixels=True))
     with torch.no_grad():
         assert examine_batch(subject, inputs).findings == ()
         for key in ("pixel_values", "pixel_values_videos"):
@@ -877,8 +969,59 @@ def test_a_deep_look_at_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_deep_look_at_a_checkpoint_without_weights(tmp_path: Path) -> None:
     report = doctor(written(tmp_path), deep=True)
-    assert [name for name, _ in report.skipped] == ["parity"]
+    assert report.skipped == ()
+    (finding,) = [one for one in found(report, "parity") if one.rule == "weights: as ours"]
+    assert finding.level == "wrong"
+    assert "no file named model.safetensors" in finding.seen
     assert "processor" not in names(report)  # it has no tokenizer, so that the class of the library is examined
+
+
+def without_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def cut_weights(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+
+
+def without_a_processor(folder: Path) -> None:
+    (folder / "processor_config.json").unlink()
+
+
+def with_a_processor_that_is_no_json(folder: Path) -> None:
+    (folder / "processor_config.json").write_text("{")
+
+
+@this_version
+@pytest.mark.parametrize(
+    ("spoil", "seen"),
+    [
+        (without_weights, "no file named model.safetensors"),
+        (cut_weights, "Error while deserializing"),
+        (without_a_processor, "has no preprocessor_config.json and no processor_config.json"),
+        (with_a_processor_that_is_no_json, "is not a valid JSON file"),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_a_deep_look_that_cannot_run_is_wrong_and_says_why(
+    spoil: Callable[[Path], None], seen: str, tmp_path: Path
+) -> None:
+    spoil(save("qwen2.5-vl", tmp_path))
+    report = doctor(tmp_path, deep=True)
+    assert "parity" not in [name for name, _ in report.skipped]
+    assert [one.level for one in found(report, "parity") if seen in one.seen] == ["wrong"]
+
+
+def test_a_placeholder_that_the_tokenizer_has_at_another_id(tmp_path: Path) -> None:
+    own = read_subject(save("qwen2.5-vl", tmp_path)).processor
+    right = own.tokenizer.convert_tokens_to_ids(own.image_token)
+    assert not found(doctor(tmp_path), "words")
+    stated = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**stated, "image_token_id": right - 20}))
+    (finding,) = found(doctor(tmp_path), "words")
+    assert (finding.level, finding.right) == ("wrong", f"{right}")
+    assert finding.seen == f"image_token_id: config {right - 20}, tokenizer {right} for {own.image_token}"
 
 
 def test_the_processor_of_a_folder_is_the_one_that_is_examined(tmp_path: Path) -> None:

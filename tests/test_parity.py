@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import timm
 import torch
 import transformers
 from every_family import config_of
@@ -21,7 +22,7 @@ from typer.testing import CliRunner, Result
 
 import mrope
 from mrope.cli import app
-from mrope.hf import processor
+from mrope.hf import build_vlm, processor
 from mrope.hf.checkup.subject import read_subject
 from mrope.hf.parity import Check, check
 
@@ -213,6 +214,58 @@ def test_a_weight_that_is_missing(tmp_path: Path) -> None:
     assert found == {"weights": "model.language_model.layers.1.self_attn.q_proj.bias is missing, one of 2"}
 
 
+def respoil(folder: Path, ending: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Put another weight in the place of the one of the language model whose name ends so."""
+    stored = load_file(folder / "model.safetensors")
+    (name,) = [name for name in stored if name.endswith(ending) and "visual" not in name]
+    save_file({**stored, name: change(stored[name])}, folder / "model.safetensors", {"format": "pt"})
+
+
+def with_nan(weight: torch.Tensor) -> torch.Tensor:
+    weight[5, 3] = torch.nan
+    return weight
+
+
+@this_version
+def test_weights_that_are_not_finite(tmp_path: Path) -> None:
+    respoil(save("qwen2.5-vl", tmp_path), "layers.1.mlp.down_proj.weight", with_nan)
+    found = failed(tmp_path)
+    assert found.pop("weights").endswith("layers.1.mlp.down_proj.weight is not finite, one of 1")
+    assert "logits of pictures" in found
+    assert all(check.startswith("logits") and "nan against nan" in detail for check, detail in found.items())
+
+
+def test_a_weight_of_another_shape(tmp_path: Path) -> None:
+    respoil(save("qwen2.5-vl", tmp_path), "model.norm.weight", lambda weight: torch.ones(7))
+    width = config_of("qwen2_5_vl").text_config.hidden_size
+    seen = failed(tmp_path)["weights"]
+    assert seen.endswith(f"norm.weight has shape (7,), and ({width},) in the model, one of 1")
+
+
+def test_weights_that_are_not_there_fail_behind_what_the_files_say(tmp_path: Path) -> None:
+    (save("qwen2.5-vl", tmp_path) / "model.safetensors").unlink()
+    checks = by_name(tmp_path)
+    assert checks["patches of pictures"].passed
+    assert "no file named model.safetensors" in checks["weights"].detail
+    assert list(checks)[-1] == "weights"
+
+
+def test_a_placeholder_that_the_tokenizer_has_at_another_id(tmp_path: Path) -> None:
+    own = read_subject(save("qwen2.5-vl", tmp_path)).processor
+    right = own.tokenizer.convert_tokens_to_ids(own.image_token)
+    assert by_name(tmp_path)["the word of images"].detail == f"{own.image_token} is {right}"
+    edit(tmp_path, "config.json", lambda stated: stated.update(image_token_id=right - 20))
+    found = failed(tmp_path)
+    assert found["the word of images"] == f"config {right - 20}, tokenizer {right}"
+    assert "mm_token_type_ids say 1" in found["positions of the processor's prompt with pictures"]
+
+
+def test_a_number_that_is_text_is_refused(tmp_path: Path) -> None:
+    edit(save("qwen2.5-vl", tmp_path), "config.json", lambda stated: stated["vision_config"].update(patch_size="14"))
+    with pytest.raises(TypeError, match="'14'"):
+        mrope.Family.from_config(json.loads((tmp_path / "config.json").read_text()))
+
+
 @pytest.mark.parametrize("name", FAMILIES)
 def test_what_differs_is_found(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save(name, tmp_path)
@@ -275,6 +328,16 @@ def test_what_is_no_checkpoint(config: str | None, message: str, tmp_path: Path)
     assert result.stderr.startswith("mrope parity: ")
     assert result.stderr.count("\n") == 1
     assert message in result.stderr
+
+
+def test_a_built_model_is_refused_by_name(tmp_path: Path) -> None:
+    text = {"vocab_size": 512, "hidden_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
+    config = transformers.Qwen3Config(**text, num_hidden_layers=1, intermediate_size=16)  # pyright: ignore
+    encoder = timm.create_model("vit_tiny_patch16_224", depth=1)
+    build_vlm(encoder, config, family="qwen3-vl", image_token_id=500).save_pretrained(tmp_path)
+    result = parity(tmp_path)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "is of `build_vlm`, whose positions and rotary are ours" in result.stderr
 
 
 def test_a_wrong_device_or_folder(tmp_path: Path) -> None:

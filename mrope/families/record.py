@@ -320,6 +320,7 @@ class Family:
                 word, defaults too: a model made from it computes with them, and nothing tells the two apart.
 
         Raises:
+            TypeError: `config` is none of these, or a value is of another type than it must be, as "14" for a patch.
             ValueError: the model type is unknown, a value has no meaning here, or two values contradict each other.
         """
         from mrope.families.checkpoint import read_checkpoint

@@ -32,6 +32,7 @@ _TOWERS = {
     **dict.fromkeys(("visual", "vision_tower", "patch_embeddings", "encoder"), "vision"),
     "audio_tower": "sound",
 }
+_EXACT = ("input_ids", "positions")
 _CLOSE, _ULPS = 1e-4, 8  # of the largest value of a token, and how often a coarser dtype's eps is allowed
 _Note: TypeAlias = Callable[[str, Tensor], None]
 _CHUNK = 256  # tokens that are compared at once, since logits are long
@@ -44,7 +45,8 @@ class Stage:
     Args:
         name: of the stage.
         unit: what a place of the stage is: a "token" of a row, or a "patch" (a sound's frame) in the tower's order.
-        largest: the largest absolute difference; inf where shapes differ or only one has NaN.
+        largest: the largest absolute difference; inf where shapes differ, or where either has NaN, which is like
+            nothing.
         tolerance: what a token's difference may be: of input_ids and positions as it is, of all else in parts of the
             largest absolute value of that token.
         differences: (B, N) or (1, P) the largest difference of each token as the tolerance measures it, 0 in padding.
@@ -122,8 +124,8 @@ class Comparison:
         rows = [["stage", "largest difference", "most of a token", "tolerance", "first place"]]
         for stage in self.stages:
             most = stage.differences.max().item() if stage.differences.numel() else 0.0
-            numbers = [f"{number:.3g}" for number in (stage.largest, most, stage.tolerance)]
-            rows.append([stage.name, *numbers, self.where(stage)])
+            allowed = "exact" if stage.name in _EXACT else f"{stage.tolerance:.3g}"
+            rows.append([stage.name, f"{stage.largest:.3g}", f"{most:.3g}", allowed, self.where(stage)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
         return "\n".join([f"{self.names[0]} against {self.names[1]}: {outcome}", *lines])
@@ -152,11 +154,12 @@ def compare(
         inputs: what both take, as keyword arguments; or a pair, for each its own, say of two processors.
         tolerance: of a token's largest value. By default 1e-4; where a coarser dtype comes up, its eps for cos, sin
             and pixels, and 8 times that for what is computed from there on. Words and positions are compared exactly.
+            NaN passes none, even where both have it.
 
     Raises:
         TypeError: a model is none of ours, or `inputs` are neither a batch nor two, or hold lists for tensors.
         ValueError: the family is not that of `model_a`, which is then plugged already or cannot be; `inputs` have no
-            tokens; or `tolerance` is not above 0.
+            tokens, or words that a model does not know; a model does not run on them; or `tolerance` is not above 0.
 
     >>> from transformers import Qwen2VLConfig, Qwen2VLModel
     >>> text = {"hidden_size": 128, "num_attention_heads": 1, "num_key_value_heads": 1, "num_hidden_layers": 1}
@@ -237,10 +240,17 @@ def _seen(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
     for name in _PIXELS:
         if own.get(name) is not None:
             note(name, _patches(own[name]))
+    _known(own.get("input_ids"), model, base)
     subject = Subject(type(model).__name__, base.config, given=model)
     runner, hooks = subject.model, [*_tower_hooks(base, note), *_text_hooks(text, base.config, note)]
     try:
-        output = runner(**own)
+        try:
+            output = runner(**own)
+        except (IndexError, RuntimeError) as error:  # of tensors that do not fit its modules
+            raise ValueError(
+                f"inputs do not run through the {type(model).__name__}: {type(error).__name__}: {error}; "
+                "expected a batch that each model takes, or a pair, for each its own"
+            ) from error
         if isinstance(getattr(output, "logits", None), Tensor):
             note("logits", output.logits)
     finally:
@@ -249,6 +259,17 @@ def _seen(model: Any, inputs: Mapping[str, Any]) -> dict[str, Tensor]:
         subject.restore()
     # Pictures and clips go through a tower one after the other.
     return {name: torch.cat(values, dim=1) for name, values in seen.items() if values}
+
+
+def _known(words: Tensor | None, model: Any, base: Any) -> None:
+    """Refuse words beyond the vocabulary, which a GPU answers with an assert that ends the process."""
+    count, config = base.get_input_embeddings().num_embeddings, base.config
+    shown = [getattr(config, f"{kind}_token_id", None) for kind in ("image", "video", "audio")]
+    beyond = [] if words is None else words[(words < 0) | (words >= count)].tolist()
+    if beyond := [word for word in beyond if word not in shown]:  # those of a built model may be of no vocabulary
+        raise ValueError(
+            f"input_ids hold {beyond[0]}; expected 0 to {count - 1}, the words of the {type(model).__name__}"
+        )
 
 
 def _tower_hooks(base: Any, note: _Note) -> Iterator[Any]:
@@ -380,7 +401,7 @@ def _stages(
         behind = names.index(name) + 1
     for name in names:
         pair = [seen[name] for seen in (seen_a, seen_b) if name in seen]
-        given = name in (*_PIXELS, "input_ids", "positions") or "cos/sin" in name
+        given = name in (*_PIXELS, *_EXACT) or "cos/sin" in name
         eps = max(torch.finfo(each.dtype).eps if each.is_floating_point() else 0.0 for each in pair)
         coarsest = coarsest if given else max(coarsest, eps)
         usual = max(_CLOSE, eps if given else _ULPS * coarsest)
@@ -390,7 +411,7 @@ def _stages(
 
 
 def _stage(name: str, pair: Sequence[Tensor], mask: Tensor, tolerance: float, owner: str) -> Stage:
-    exact = name in ("input_ids", "positions")
+    exact = name in _EXACT
     unit = _unit(name)
     tolerance = _CLOSE if exact else tolerance  # which is less than one position, and more than a float's rounding
     note, (a, *others) = f"only {owner} has it", pair
@@ -428,7 +449,6 @@ def _stage(name: str, pair: Sequence[Tensor], mask: Tensor, tolerance: float, ow
 
 
 def _gap(a: Tensor, b: Tensor) -> Tensor:
-    """The absolute differences in float64: 0 where both have the same, be it NaN, and inf where one has NaN."""
+    """The absolute differences in float64: 0 where both have the same, and inf where either has NaN."""
     x, y = a.double(), b.double()
-    same = (x == y) | (x.isnan() & y.isnan())
-    return torch.where(same, 0.0, (x - y).abs()).nan_to_num(nan=math.inf, posinf=math.inf)
+    return torch.where(x == y, 0.0, (x - y).abs()).nan_to_num(nan=math.inf, posinf=math.inf)

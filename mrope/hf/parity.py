@@ -25,6 +25,7 @@ from mrope.families.rope import read_rotary
 from mrope.families.settings import Kind
 from mrope.hf.checkup.compare import attempt, first_difference, ids_at
 from mrope.hf.checkup.prompts import TALL, WIDE, batch, clip, has_clips, text_ids, words_around
+from mrope.hf.checkup.static import stated_words
 from mrope.hf.checkup.subject import Subject, model_class, read_subject
 from mrope.hf.comparing import Comparison, Stage, compare
 from mrope.hf.plugging import plug
@@ -58,21 +59,28 @@ def check(folder: str | os.PathLike[str], *, device: str = "auto") -> tuple[Chec
 
     Where positions of the installed library are not those of training, the model is run with the ones of training, and
     the check says so. Where the library is wrong in something else, as in HunyuanVL's rotary tables, that check fails.
-    What two runs of one checkpoint cannot show, such as weights that were spoiled, is not found.
+    What two runs of one checkpoint cannot show, such as finite weights that were spoiled, is not found.
 
     Args:
         folder: config.json, weights and preprocessor files, and, to compare whole prompts, a tokenizer.
         device: "auto", "cpu" or "cuda", where the model computes, in the dtype of its weights.
 
     Raises:
-        OSError, TypeError, ValueError: the folder is no such checkpoint, or there is no such device.
+        OSError, TypeError, ValueError: the folder is no such checkpoint or one of `build_vlm`, or there is no such
+            device.
     """
     place, folder = choose_device(device), Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder} is not a folder; expected a checkpoint folder with config.json")
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of clips so short that steps share a position
-        return tuple(_checks(read_subject(folder), folder, place))
+        subject = read_subject(folder)
+        if hasattr(subject.config, "record"):
+            raise ValueError(
+                f"{folder} is of `build_vlm`, whose positions and rotary are ours: nothing of transformers' own is "
+                "there to compare; expected a checkpoint of a family"
+            )
+        return tuple(_checks(subject, folder, place))
 
 
 def _checks(subject: Subject, folder: Path, device: str) -> Iterator[Check]:
@@ -97,6 +105,8 @@ def _checks(subject: Subject, folder: Path, device: str) -> Iterator[Check]:
     if videos is not None:
         yield _both("patches of a clip", parts["clip"], videos, {"videos": [frames], "do_sample_frames": False})[1]
     prompts: dict[str, Any] = {}
+    if own is not None:
+        yield from _words(subject, own)
     ours, error = (None, None) if own is None else attempt(lambda: processor(folder))
     if error is not None:
         yield Check("processor", False, f"ours raises {error}")
@@ -108,9 +118,12 @@ def _checks(subject: Subject, folder: Path, device: str) -> Iterator[Check]:
                 prompts[f"the processor's {name.removeprefix('a ')}"] = made
     kind: Any = model_class(subject.config)
     options = {"config": subject.config, "local_files_only": True, "dtype": "auto", "output_loading_info": True}
-    model, loaded = kind.from_pretrained(folder, **options)
-    missing = sorted(loaded["missing_keys"])
-    yield Check("weights", not missing, f"{missing[0]} is missing, one of {len(missing)}" if missing else "all there")
+    made, error = attempt(lambda: kind.from_pretrained(folder, ignore_mismatched_sizes=True, **options))
+    if error is not None:
+        yield Check("weights", False, error)
+        return
+    model, loaded = made
+    yield _weights(model, loaded)
     run = Subject(subject.name, subject.config, folder, given=model.to(device).eval())
     yield from _model_checks(run, model, layout, prompts)
 
@@ -156,6 +169,35 @@ def _limits(family: Family, kind: Kind, part: Any) -> Check:
     return Check(name, stated == seen, stated if stated == seen else f"{stated}; {seen} in transformers' processor")
 
 
+def _words(subject: Subject, own: Any) -> Iterator[Check]:
+    """Whether the model finds pictures, clips and sounds by the words that the tokenizer writes for them."""
+    for kind, configured, token, word in stated_words(subject.config, own):
+        same = configured == word
+        yield Check(
+            f"the word of {kind}s", same, f"{token} is {word}" if same else f"config {configured}, tokenizer {word}"
+        )
+
+
+def _weights(model: Any, loaded: Mapping[str, Any]) -> Check:
+    """Whether all weights are there, of the model's shapes, and numbers."""
+    missing, other = sorted(loaded["missing_keys"]), sorted(loaded["mismatched_keys"])
+    state = model.state_dict().items()
+    spoiled = [name for name, value in state if value.is_floating_point() and not _finite(value)]
+    trouble = ""
+    if other:
+        name, shape, wanted = other[0]
+        trouble = f"{name} has shape {tuple(shape)}, and {tuple(wanted)} in the model, one of {len(other)}"
+    elif missing:
+        trouble = f"{missing[0]} is missing, one of {len(missing)}"
+    elif spoiled:
+        trouble = f"{spoiled[0]} is not finite, one of {len(spoiled)}"
+    return Check("weights", not trouble, trouble or "all there")
+
+
+def _finite(value: Tensor) -> bool:
+    return value.element_size() == 1 or bool(value.isfinite().all())  # a float of 8 bits cannot be asked
+
+
 # ---------------------------------------------------------------------------------------------- pixels and prompts
 
 
@@ -167,6 +209,9 @@ def _parts(folder: Path, family: Family) -> tuple[Any, Any, Any]:
     """
     from transformers import AutoImageProcessor, AutoProcessor, AutoVideoProcessor
 
+    files = ("preprocessor_config.json", "processor_config.json")
+    if not any((folder / name).is_file() for name in files):
+        raise ValueError(f"{folder} has no {' and no '.join(files)}; expected one of them, for its image processor")
     if [*folder.glob("tokenizer.*"), *folder.glob("vocab.*")]:
         whole = AutoProcessor.from_pretrained(folder, local_files_only=True)
         if hasattr(whole, "image_processor"):
@@ -280,7 +325,10 @@ def _rotary(subject: Subject, model: Any) -> Iterator[Check]:
 def _case(subject: Subject, model: Any, layout: SpanLayout, name: str, inputs: dict[str, Any]) -> Iterator[Check]:
     """The positions that reach the language model, and the logits, plugged against the positions of training."""
     given = inputs.pop("position_ids", None)
-    trained = read_positions(inputs, subject.config, layout=layout)
+    trained, error = attempt(lambda: read_positions(inputs, subject.config, layout=layout))
+    if error is not None:
+        yield Check(f"positions of {name}", False, error)
+        return
     note = ""
     if given is None:
         given, note = _given(subject, inputs, trained)

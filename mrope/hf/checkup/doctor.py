@@ -55,7 +55,8 @@ def doctor(
         inputs: a batch for it, by name, or a file that `torch.save(dict(inputs), file)` wrote. Beside what the model
             takes it may hold `image_sizes` (P, 2), the height and width of each picture before anything resized it,
             and `boxes` (n, 4), the corners that its text states.
-        deep: compare the weights and the processor of a checkpoint folder with ours as well, as `mrope parity` does.
+        deep: compare the weights and the processor of a checkpoint folder with ours as well, as `mrope parity` does;
+            where that cannot run, it is a finding.
 
     Raises:
         OSError: the file of `inputs` cannot be read.
@@ -233,7 +234,10 @@ def examine_batch(subject: Subject, given: Mapping[str, Any]) -> Report:
         raise ValueError("inputs have no input_ids; expected a batch by name, as the model takes it")
     whole, outcome = Batch(subject, given), _Outcome()
     for name, check in batches.CHECKS.items():
-        if name in batches.BY_SPANS and "placeholders" in [finding.check for finding in outcome.findings]:
+        told = {finding.check for finding in outcome.findings}
+        if "tokens" in told:
+            outcome.skipped.append((f"{name} of the batch", "its tokens cannot be read"))
+        elif name in batches.BY_SPANS and "placeholders" in told:
             outcome.skipped.append((f"{name} of the batch", "its placeholders do not fit"))
         else:
             outcome.run(f"{name} of the batch", lambda check=check: check(whole))
@@ -244,7 +248,19 @@ def _parity(subject: Subject) -> Iterator[Finding]:
     from mrope.hf.parity import check
 
     assert subject.folder is not None
-    for one in check(subject.folder):
+    try:
+        outcome = check(subject.folder)
+    except Exception as error:  # of whatever file the library cannot read
+        outcome = ()
+        yield Finding(
+            check="parity",
+            level="wrong",
+            rule="a checkpoint folder has what the library loads: weights, a processor and a tokenizer",
+            seen=f"it raises {type(error).__name__}: {' '.join(str(error).split())}",
+            right="no error",
+            fix="put in its place the file that the error names, as it was released",
+        )
+    for one in outcome:
         if not one.passed:
             yield Finding(
                 check="parity",

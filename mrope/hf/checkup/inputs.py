@@ -11,16 +11,101 @@ import torch
 from torch import Tensor
 
 from mrope.hf.checkup import pictures
-from mrope.hf.checkup.compare import PLUG, first_difference, ids_at
+from mrope.hf.checkup.compare import PLUG, attempt, first_difference, ids_at
 from mrope.hf.checkup.language import BARE, leaks
 from mrope.hf.checkup.report import Finding
 from mrope.hf.checkup.saved import Batch
+from mrope.hf.checkup.static import vocabulary_of
 from mrope.hf.checkup.subject import model_forward
 from mrope.hf.reading import layout_of
-from mrope.layouts import SpanLayout
+from mrope.layouts import GenerationLayout, SpanLayout
 from mrope.spans import Span, Text
 
 _GRIDS = ("image_grid_thw", "video_grid_thw", "target_sizes", "target_sizes_videos")
+_UNLEARNT = -100  # the label that transformers' losses leave out
+
+
+def tokens(batch: Batch) -> Iterator[Finding]:
+    """Tokens and their mask are tables of whole numbers of one shape, without which nothing else can be asked."""
+    given, mask = batch.inputs["input_ids"], batch.inputs.get("attention_mask")
+    ids, error = attempt(lambda: torch.as_tensor(given))
+    if error is None and mask is not None:
+        mask, error = attempt(lambda: torch.as_tensor(mask))
+    seen, right = error, "tensors"
+    if error is None and ids.dim() != 2:
+        seen, right = f"input_ids of shape {tuple(ids.shape)}", "shape (B, N)"
+    elif error is None and (ids.is_floating_point() or ids.dtype == torch.bool):
+        seen, right = f"input_ids in {ids.dtype}", "torch.int64"
+    elif mask is not None and error is None and mask.dim() <= 2:  # others go to attention as they are
+        if mask.shape != ids.shape:
+            seen, right = f"attention_mask of shape {tuple(mask.shape)}", f"{tuple(ids.shape)}, as input_ids"
+        elif others := mask[(mask != 0) & (mask != 1)].tolist():
+            seen, right = f"attention_mask holds {others[0]:g}", "1 for tokens and 0 for padding"
+    if seen is not None:
+        yield Finding(
+            check="tokens",
+            level="wrong",
+            rule="input_ids (B, N) are whole numbers, and attention_mask (B, N) is 0 or 1",
+            seen=seen,
+            right=right,
+            fix="pass both as the processor makes them with return_tensors='pt'",
+        )
+
+
+def words(batch: Batch) -> Iterator[Finding]:
+    """Tokens are words of the vocabulary, or placeholders."""
+    config, ids = batch.subject.config, torch.as_tensor(batch.inputs["input_ids"])
+    count = vocabulary_of(config)
+    if count is None:
+        return
+    beyond = ((ids < 0) | (ids >= count)) & ~_placeholders(batch)
+    for row, token in beyond.nonzero().tolist()[:1]:
+        yield Finding(
+            check="words",
+            level="wrong",
+            rule="input_ids are words of the vocabulary",
+            seen=f"token {token} of row {row} is {ids[row, token]}, one of {int(beyond.sum())}",
+            right=f"0 to {count - 1}",
+            fix="use the tokenizer of the checkpoint, or resize the model's embeddings to it",
+        )
+
+
+def labels(batch: Batch) -> Iterator[Finding]:
+    """Labels are a table like the tokens, and none is learnt in padding, nor in pictures."""
+    ids, given = torch.as_tensor(batch.inputs["input_ids"]), batch.inputs.get("labels")
+    if given is None:
+        return
+    given = torch.as_tensor(given)
+    seen, right = None, f"shape {tuple(ids.shape)}, as input_ids"
+    if given.shape != ids.shape:
+        seen = f"labels of shape {tuple(given.shape)}"
+    else:
+        shown, padding = _placeholders(batch), torch.zeros_like(ids, dtype=torch.bool)
+        if hasattr(batch.subject.config, "record") or isinstance(batch.subject.family.layout, GenerationLayout):
+            shown = padding  # a built model leaves placeholders out by itself, and this family writes pictures
+        if batch.mask.shape == ids.shape:
+            padding = ~batch.mask
+        learnt = (given != _UNLEARNT) & (shown | padding)
+        for row, token in learnt.nonzero().tolist()[:1]:
+            what = "padding" if padding[row, token] else "a placeholder"
+            seen = f"token {token} of row {row}, {what}, has label {given[row, token]}, one of {int(learnt.sum())}"
+            right = f"{_UNLEARNT}"
+    if seen is not None:
+        yield Finding(
+            check="labels",
+            level="wrong",
+            rule="each token has a label, which is -100 in pictures, clips, sounds and padding",
+            seen=seen,
+            right=right,
+            fix="mrope.hf.Collator makes them, or labels[mm_token_type_ids != 0] = -100, and so with padding",
+        )
+
+
+def _placeholders(batch: Batch) -> Tensor:
+    """(B, N) bool, where pictures, clips and sounds are."""
+    ids, config = torch.as_tensor(batch.inputs["input_ids"]), batch.subject.config
+    named = (getattr(config, f"{kind}_token_id", None) for kind in ("image", "video", "audio"))
+    return torch.isin(ids, torch.tensor([word for word in named if word is not None], device=ids.device))
 
 
 def placeholders(batch: Batch) -> Iterator[Finding]:
@@ -189,8 +274,12 @@ def offsets(batch: Batch) -> Iterator[Finding]:
 
 
 CHECKS = {
+    "tokens": tokens,
+    "words": words,
+    "labels": labels,
     "placeholders": placeholders,
     "pixels": pictures.pixels,
+    "colours": pictures.colours,
     "token-types": token_types,
     "positions": positions,
     "packing": packing,
@@ -199,4 +288,4 @@ CHECKS = {
     "image-sizes": pictures.sizes,
 }
 BY_SPANS = ("pixels", "positions", "packing", "stale-offset")
-"""The checks that say nothing where placeholders do not fit."""
+"""The checks that say nothing where placeholders do not fit; where "tokens" finds something, none of them does."""

@@ -5,17 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from torch import Tensor
 
 from mrope.families import Family, family, family_names
 from mrope.families.record import tokens_of
+from mrope.families.settings import Kind
 from mrope.hf.batch import grids_of
 from mrope.hf.checkup.compare import attempt
 from mrope.hf.checkup.prompts import pixels_shape
-from mrope.hf.checkup.report import Finding
+from mrope.hf.checkup.report import Finding, Level
 from mrope.hf.checkup.saved import Batch
 from mrope.layouts import GenerationLayout, PageLayout
 from mrope.spans import Image
@@ -25,6 +26,9 @@ _PIXELS = (  # and the names of their grids
     ("pixel_values_videos", ("video_grid_thw", "target_sizes_videos")),
 )
 _UNLIMITED = 2**40  # pixels
+_RAW = 10  # which no colour reaches once mean and std are taken out
+_CONTRAST = 0.5  # of values in 0..1: bright paper alone has less
+_OVERSHOOT = 0.05  # of a resize, and the rounding of short floats
 
 
 def pixels(batch: Batch) -> Iterator[Finding]:
@@ -51,6 +55,37 @@ def pixels(batch: Batch) -> Iterator[Finding]:
                 else f"none: no {grid_key} of a picture came",
                 fix="keep pixels and grids of one call of the processor together",
             )
+
+
+def colours(batch: Batch) -> Iterator[Finding]:
+    """Pixels are numbers, in the range that the mean and std of the checkpoint leave them."""
+    for kind, (key, _) in zip(get_args(Kind), _PIXELS, strict=True):
+        given = batch.inputs.get(key)
+        values = torch.as_tensor([] if given is None else given).float()
+        if not values.numel():
+            continue
+        mean, std = batch.family.colours(kind)
+        low = min(-m / s for m, s in zip(mean, std, strict=True))
+        high = max((1 - m) / s for m, s in zip(mean, std, strict=True))
+        least, most = values.min().item(), values.max().item()
+        level: Level = "risky"
+        seen = f"{key} go from {least:.3g} to {most:.3g}"
+        if not values.isfinite().all():
+            level, seen = "wrong", f"{int((~values.isfinite()).sum())} values of {key} are not finite"
+        elif max(-least, most) > _RAW:
+            level, seen = "wrong", f"{seen}: raw bytes?"
+        elif least >= 0 > low and most <= 1 and most - least > _CONTRAST:
+            seen += ": without mean and std?"
+        elif low - _OVERSHOOT <= least and most <= high + _OVERSHOOT:
+            continue
+        yield Finding(
+            check="colours",
+            level=level,
+            rule=f"{key} are (colour in 0..1 - mean) / std, as in training",
+            seen=seen,
+            right=f"{low:.3g} to {high:.3g}, of mean {tuple(mean)} and std {tuple(std)}",
+            fix="rescale by 1 / 255 and normalise once, with image_mean and image_std of the checkpoint's processor",
+        )
 
 
 def _without_ones(shape: tuple[int, ...] | None) -> tuple[int, ...] | None:

@@ -68,6 +68,11 @@ def processor_of(subject: Subject) -> Any:
     Raises:
         ValueError: the library names none for it.
     """
+    return subject.own_processor or _made(subject.config.model_type.removesuffix("_thinker"))
+
+
+def own_processor(subject: Subject) -> Any:
+    """The processor in a subject's folder; None where it is not whole."""
     from transformers import AutoProcessor
 
     folder = subject.folder
@@ -75,7 +80,7 @@ def processor_of(subject: Subject) -> Any:
         own, error = attempt(lambda: AutoProcessor.from_pretrained(folder, local_files_only=True))
         if error is None and hasattr(own, "tokenizer"):
             return own
-    return _made(subject.config.model_type.removesuffix("_thinker"))
+    return None
 
 
 @cache

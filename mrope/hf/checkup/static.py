@@ -69,21 +69,40 @@ def words(subject: Subject) -> Iterator[Finding]:
         if getattr(config, name, None) is None:
             yield _word(f"{name} is not stated, and its class has no default", name, where)
     ids = {name: getattr(config, name) for name in _WORDS if isinstance(getattr(config, name, None), int)}
-    vocabulary = getattr(getattr(config, "text_config", config), "vocab_size", None)
+    vocabulary = vocabulary_of(config)
     for number, (name, word) in enumerate(ids.items()):
-        if isinstance(vocabulary, int) and not 0 <= word < vocabulary:
+        if vocabulary is not None and not 0 <= word < vocabulary:
             yield _word(f"{name} is {word}, and the vocabulary has {vocabulary} words", name, where)
         if (other := next((each for each in list(ids)[:number] if ids[each] == word), None)) is not None:
             yield _word(f"{name} and {other} are both {word}", name, where)
+    own = subject.own_processor
+    for kind, configured, token, word in () if own is None else stated_words(config, own):
+        if configured != word:
+            seen = f"{kind}_token_id: config {configured}, tokenizer {word} for {token}"
+            yield _word(seen, f"{kind}_token_id", where, right=str(word))
 
 
-def _word(seen: str, name: str, where: str) -> Finding:
+def vocabulary_of(config: Any) -> int | None:
+    """How many words the model knows, where that is stated."""
+    count = getattr(getattr(config, "text_config", config), "vocab_size", None)
+    return count if isinstance(count, int) else None
+
+
+def stated_words(config: Any, processor: Any) -> Iterator[tuple[str, int, str, int]]:
+    """(kind, id in the configuration, token, id in the tokenizer) of what both the processor and the model name."""
+    for kind in ("image", "video", "audio"):
+        configured, token = getattr(config, f"{kind}_token_id", None), getattr(processor, f"{kind}_token", None)
+        if isinstance(configured, int) and isinstance(token, str):
+            yield kind, configured, token, processor.tokenizer.convert_tokens_to_ids(token)
+
+
+def _word(seen: str, name: str, where: str, right: str = "the word's id in the tokenizer") -> Finding:
     return Finding(
         check="words",
         level="wrong",
         rule="the model finds pictures and sounds by the ids of words",
         seen=seen,
-        right="the word's id in the tokenizer",
+        right=right,
         fix=f"set {name} in the configuration{where}",
     )
 

@@ -65,6 +65,13 @@ class Subject:
             return model_class(small)(small).eval()
 
     @cached_property
+    def own_processor(self) -> Any:
+        """The processor in its folder; None where it is not whole."""
+        from mrope.hf.checkup.processors import own_processor
+
+        return own_processor(self)
+
+    @cached_property
     def processor(self) -> Any:
         """Its processor: see `processor_of`."""
         from mrope.hf.checkup.processors import processor_of
