@@ -475,6 +475,24 @@ def test_drafts_of_another_built_model_go_on_behind_the_picture(row: list[Item],
 
 
 @torch.no_grad()
+def test_a_text_model_assists_where_its_words_include_the_placeholders() -> None:
+    """Behind its vocabulary it would look up a row of its embeddings that is not there."""
+    small = language("llama")
+    fixed = {"max_new_tokens": 6, "do_sample": False, "eos_token_id": None}
+    behind, inputs = built(), batch([[5, TWO, 7]])[0]
+    message = (
+        r"assistant_model is a LlamaForCausalLM of 90 words and the prompt holds token 90; expected one that reads"
+    )
+    with pytest.raises(ValueError, match=message):
+        behind.generate(**inputs, **fixed, assistant_model=small)
+    text = batch([[5, 9, 7]])[0]
+    assert torch.equal(behind.generate(**text, **fixed, assistant_model=small), behind.generate(**text, **fixed))
+    inside = built(image_token_id=50, video_token_id=51)
+    inputs["input_ids"] = inputs["input_ids"].masked_fill(inputs["input_ids"] == IMAGE, 50)
+    assert torch.equal(inside.generate(**inputs, **fixed, assistant_model=small), inside.generate(**inputs, **fixed))
+
+
+@torch.no_grad()
 def test_beams_of_a_batch_equal_those_of_its_rows_alone() -> None:
     model = built()
     model.generation_config.eos_token_id = None
@@ -1043,6 +1061,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"split": SPLITS["llama"], "language": transformers.Qwen2VLTextConfig()}, "Qwen2VLTextConfig, of which"),
     ({"split": (4, 2, 2)}, "split"),
     ({"split": "T*4 H*2 W*2"}, "split"),
+    ({"split": SPLITS["llama"], "vision": "timm/nope_net"}, "vision is 'timm/nope_net'; expected a model of timm"),
     ({"split": SPLITS["llama"], "deepstack": 3}, "deepstack"),
     ({"split": SPLITS["llama"], "deepstack": None}, "deepstack"),
     ({"split": SPLITS["llama"], "merge": 0}, "merge is 0; expected at least 1"),
@@ -1063,6 +1082,29 @@ def test_what_does_not_fit_is_refused_in_one_line(settings: dict[str, Any], mess
     with pytest.raises((ValueError, TypeError), match=message) as caught:
         build_vlm(made, given, **settings)
     assert "\n" not in str(caught.value) or "jaxtyping" in type(caught.value).__module__
+
+
+@pytest.mark.parametrize("place", ["image_token_id", "video_token_id"])
+@pytest.mark.parametrize(("word", "number"), [("pad", 0), ("bos", 1), ("eos", 2)])
+def test_a_placeholder_that_ends_begins_or_pads_rows_is_refused(place: str, word: str, number: int) -> None:
+    message = rf"{place} is {number}, the {word}_token_id of the language model; expected another token"
+    given: dict[str, Any] = {place: number}
+    with pytest.raises(ValueError, match=message):
+        built(**given)
+    several, given = language("llama", eos_token_id=[7, 6]), {place: 6}
+    with pytest.raises(ValueError, match=rf"{place} is 6, the eos_token_id of the language model"):
+        build_vlm(vit(), several, split=SPLITS["llama"], **given)
+    several.config.eos_token_id = None  # and in its generation configuration alone
+    with pytest.raises(ValueError, match=rf"{place} is 6, the eos_token_id of the language model"):
+        build_vlm(vit(), several, split=SPLITS["llama"], **given)
+
+
+def test_a_built_model_is_no_language_model_for_another(tmp_path: Path) -> None:
+    first = built()
+    first.save_pretrained(tmp_path)
+    for given in (first, first.config, tmp_path):
+        with pytest.raises(TypeError, match="language is a Vlm; expected a causal model with layers"):
+            build_vlm(vit(), given, split=SPLITS["qwen3"])
 
 
 @pytest.mark.parametrize(
@@ -1097,6 +1139,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
     "too few types": ({"mm_token_type_ids": SHORT}, r"mm_token_type_ids have shape \(1, 5\); expected \(1, 9\)"),
     "embeddings too": ({"inputs_embeds": torch.zeros(1, 9, WIDTH)}, "input_ids and inputs_embeds are both there"),
     "no tokens": ({"input_ids": None}, "input_ids and inputs_embeds are both None"),
+    "too few labels": ({"labels": SHORT}, r"labels have shape \(1, 5\); expected \(1, 9\), one for each token"),
     "no batch": ({"input_ids": SHORT[0]}, r"input_ids has shape \(5,\); expected \(B, N\)"),
     "a misspelt word": ({"pixel_valuez": 1}, "pixel_valuez is no argument of forward; expected pixel_values"),
     "one number of seconds": ({"second_per_grid_ts": 3.0}, "second_per_grid_ts is 3.0; expected a list"),

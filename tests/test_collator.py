@@ -13,6 +13,7 @@ from tiny_models import IMAGE, VIDEO, tiny_config, tiny_model
 
 from mrope import GridLayout
 from mrope.hf import Collator, plug
+from mrope.hf.collator import IGNORED
 from mrope.layouts import VideoRopeLayout
 from mrope.vision import clip_of
 
@@ -257,6 +258,29 @@ def test_tools_of_a_record_reach_the_template() -> None:
     assert learnt[0] == learnt[1]
 
 
+def test_tools_that_the_template_does_not_read_are_refused() -> None:
+    record, tools = talk(photos()[0], ["5"]), [{"type": "function", "function": {"name": "this"}}]
+    collate = Collator(tiny_model("qwen2-vl"), ours("qwen2-vl"))
+    with pytest.raises(ValueError, match=r"record 0 has tools, which the chat template does not read; expected"):
+        collate([record | {"tools": tools}])
+    for wrong in ({}, 3, "this"):
+        with pytest.raises(TypeError, match=r"tools of record 0 is .*; expected a list of them"):
+            collate([record | {"tools": wrong}])
+    assert torch.equal(collate([record | {"tools": []}])["input_ids"], collate([record])["input_ids"])
+
+
+@pytest.mark.parametrize(("key", "value"), [("train", False), ("weight", 0), ("tool_calls", [{"id": "1"}])])
+def test_what_a_message_says_and_the_template_does_not_read_is_refused(key: str, value: Any) -> None:
+    record, processor = talk(photos()[0], ["5", "3"]), ours("qwen2-vl")
+    last = len(record["messages"]) - 1
+    said = record | {"messages": [*record["messages"][:-1], record["messages"][-1] | {key: value, "name": "this"}]}
+    with pytest.raises(ValueError, match=rf"message {last} of record 0 holds {key}, which the chat template does not"):
+        Collator(tiny_model("qwen2-vl"), processor)([said])
+    plain = Collator(tiny_model("qwen2-vl"), processor)([record])
+    processor.chat_template = TEMPLATE.replace("{{ message.role }}", f"{{{{ message.role if message.{key} or 1 }}}}")
+    assert torch.equal(Collator(tiny_model("qwen2-vl"), processor)([said])["labels"], plain["labels"])
+
+
 def test_columns_that_nobody_reads_are_refused_in_both_kinds_of_records() -> None:
     collate = Collator(tiny_model("qwen2-vl"), ours("qwen2-vl"))
     for record in (talk(photos()[0], ["5"]), {"input_ids": [4, 5], "id": 7}):
@@ -324,6 +348,45 @@ def test_arguments_of_other_kinds_are_refused() -> None:
     config.image_token_id = 77
     with pytest.raises(ValueError, match="processor writes 500 for a picture and the model reads 77"):
         Collator(config, processor)
+
+
+@pytest.mark.parametrize(
+    ("written", "changes", "message"),
+    [
+        ("qwen2.5-vl", {}, r"family of the processor is qwen2\.5-vl; expected qwen3-vl, as the model has"),
+        ("theirs", {"patch_size": 14}, r"patch size of the processor is 14; expected 16, as the model has"),
+        ("theirs", {"merge_size": 4}, r"merge size of the processor is 4; expected 2, as the model has"),
+        (
+            "theirs",
+            {"temporal_patch_size": 1},
+            r"temporal patch size of the processor is 1; expected 2, as the model has",
+        ),
+    ],
+    ids=str,
+)
+def test_a_processor_of_another_family_is_refused(written: str, changes: dict[str, int], message: str) -> None:
+    model, mine = tiny_model("qwen3-vl"), ours("qwen3-vl")
+    Collator(model, mine)
+    processor = theirs("qwen3-vl", mine) if written == "theirs" else ours(written)
+    for name, value in changes.items():
+        setattr(processor.image_processor, name, value)
+    with pytest.raises(ValueError, match=message):
+        Collator(model, processor)
+
+
+@pytest.mark.parametrize("name", ["input_ids", "labels"])
+@pytest.mark.parametrize("beyond", [0, 7])
+def test_tokens_behind_the_vocabulary_are_refused(name: str, beyond: int) -> None:
+    config = tiny_config("qwen2-vl")
+    words = config.text_config.vocab_size
+    record = {"input_ids": [4, 5, words - 1], "labels": [IGNORED, IGNORED, words - 1]}
+    Collator(config)([record])
+    row = [*record[name][:2], words + beyond]
+    message = rf"{name} of record 0 hold {words + beyond}; expected words of the model, 0 to {words - 1}"
+    with pytest.raises(ValueError, match=message):
+        Collator(config)([record | {name: row}])
+    with pytest.raises(ValueError, match=r"labels of record 0 hold -1; .*, or -100"):
+        Collator(config)([record | {"labels": [IGNORED, -1, 5]}])
 
 
 def test_positions_of_a_record_are_made_again() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import av
 import numpy as np
 import pytest
+import timm
 import torch
 import transformers
 from every_family import MODEL_TYPES, config_of, installed, model_of
@@ -27,7 +28,7 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 from transformers.video_utils import VideoMetadata
 
 import mrope
-from mrope.hf import plug, processor, read_positions
+from mrope.hf import build_vlm, plug, processor, read_positions
 from mrope.vision import Clip, clip_of, pdf_pages, plan
 
 QWEN = ("<|vision_start|>", "<|vision_end|>")
@@ -760,6 +761,81 @@ def test_wrong_settings_and_sources_are_refused(tmp_path: Path) -> None:
         mine(text=mine.video_token, videos=[clip(5, 70, 90)[0]], video_metadata=[clip(4, 70, 90)[1]])
     with pytest.raises(ValueError, match="expected a file here, as clips are not fetched"):
         mine(text=mine.video_token, videos=["https://example.org/clip.mp4"])
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen3-vl"])
+def test_a_built_model_has_the_processor_of_its_family(name: str, tmp_path: Path) -> None:
+    language = transformers.LlamaConfig(
+        vocab_size=512,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+    )
+    vision = timm.create_model("vit_tiny_patch16_224", depth=1)
+    model = build_vlm(vision, language, family=name, image_token_id=500, video_token_id=501).eval()
+    model.save_pretrained(tmp_path)
+    words = copy.deepcopy(tokenizer(name))
+    for named in (None, "Qwen2VLProcessor"):  # as tokenizers of checkpoints name it
+        words._processor_class = named
+        words.save_pretrained(tmp_path)
+        with pytest.raises(ValueError, match=r"image processor; expected the files of both, which processor\(family"):
+            processor(tmp_path)
+    asked: dict[str, Any] = {"text": "what <|image_pad|> is", "images": photos()[0], "return_tensors": "pt"}
+    expected = processor(name, tokenizer=tokenizer(name))(**asked)
+    for source in (model, model.config):
+        made = processor(source, tokenizer=tokenizer(name))
+        assert_same(made(**asked), expected)
+    with torch.no_grad():
+        logits = model(**expected).logits
+        made.save_pretrained(tmp_path)
+        again = processor(tmp_path)(**asked, return_positions=True)
+        assert torch.equal(again["position_ids"], read_positions(dict(expected), model.config))
+        assert torch.equal(model(**again).logits, logits)
+    with pytest.raises(ValueError, match=rf"tokenizer is None; expected one with the special tokens of {name}"):
+        processor(model)
+    for other in (torch.nn.Linear(2, 3), tiny_model("qwen2-vl"), None):
+        with pytest.raises(TypeError, match=rf"source is a {type(other).__name__}; expected a folder, the name of"):
+            processor(other, tokenizer=tokenizer(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "right"),
+    [
+        ("max_tokens", 10, "max_pixels="),
+        ("picture_tokens", 3, "max_pixels="),
+        ("conflict", "skip", "sizes follow the family's rule"),
+    ],
+)
+def test_words_of_other_functions_are_refused_by_name(name: str, value: Any, right: str) -> None:
+    mine = ours("qwen2-vl")
+    asked: dict[str, Any] = {"text": mine.image_token, "images": photos()[0]}
+    with pytest.raises(TypeError, match=rf"{name} is no option of Qwen2VLProcessor; expected .*{right}"):
+        mine(**asked, **{name: value})
+
+
+def test_positions_are_asked_for_by_true() -> None:
+    mine = ours("qwen2-vl")
+    for value in ("yes", 1, None):
+        with pytest.raises(TypeError, match="return_positions"):
+            mine(text="what", return_positions=value)
+
+
+def test_limits_of_pixels_that_are_none_are_named() -> None:
+    mine = ours("qwen2-vl")
+    asked: dict[str, Any] = {"text": mine.image_token, "images": photos()[0]}
+    least = mine.family.pixel_limits[0]
+    with pytest.raises(ValueError, match=rf"max_pixels is 10; expected at least min_pixels, here {least}"):
+        mine(**asked, max_pixels=10)
+    with pytest.raises(ValueError, match="max_pixels is -1; expected at least 1"):
+        mine(**asked, max_pixels=-1)
+    with pytest.raises(ValueError, match="min_pixels is 0; expected at least 1"):
+        mine(**asked, min_pixels=0)
+    with pytest.raises(TypeError, match="max_pixels is 'many'; expected a whole number"):
+        mine.image_processor(photos()[0], max_pixels="many")
+    rows, columns = mine(**asked, max_pixels=2 * least)["image_grid_thw"][0, 1:].tolist()
+    assert least <= rows * columns * mine.family.patch**2 <= 2 * least
 
 
 def test_sources_and_tokenizers_of_other_kinds_are_refused(tmp_path: Path) -> None:

@@ -317,6 +317,32 @@ def test_too_few_tokens_a_picture_are_refused_by_the_name_that_they_were_given()
     assert 64 <= planned.tokens <= would_do < 100
 
 
+@pytest.mark.parametrize(
+    ("key", "value"), [("max_pixels", 7840), ("min_pixels", 784), ("detail", "high"), ("size", {"longest_edge": 7840})]
+)
+def test_sizes_that_a_picture_states_do_not_vanish(key: str, value: Any) -> None:
+    messages = talk(np.zeros((300, 500, 3), dtype=np.uint8))
+    messages[1]["content"][0] |= {key: value}
+    message = rf"^message 1 has a picture with {key}; expected none of it: picture_tokens and family say its size$"
+    with pytest.raises(ValueError, match=message):
+        chat_request(messages, "qwen2.5-vl", model="served")
+    messages[1]["content"][0] |= {key: None}  # as tables of several kinds of parts have it
+    (planned,) = chat_request(messages, "qwen2.5-vl", model="served").plans
+    assert planned.resized == (308, 504)
+    assert planned.tokens == 11 * 18
+
+
+def test_fields_by_which_the_server_would_resize_are_refused() -> None:
+    messages = talk(np.zeros((300, 500, 3), dtype=np.uint8))
+    for extra in ({"max_pixels": 39200}, {"min_pixels": 784}, {"size": {"longest_edge": 39200}}, {"merge_size": 1}):
+        message = rf"mm_processor_kwargs sets {next(iter(extra))}, .*; expected picture_tokens=\.\.\., or a family"
+        with pytest.raises(ValueError, match=message):
+            chat_request(messages, "qwen2.5-vl", model="served", mm_processor_kwargs=extra)
+    request = chat_request(messages, "qwen2.5-vl", model="served", mm_processor_kwargs={"fps": 2})
+    limits = {"shortest_edge": 3136, "longest_edge": 12845056}
+    assert request.body["mm_processor_kwargs"] == {"size": limits, "fps": 2}
+
+
 def test_a_family_may_be_named() -> None:
     picture = np.zeros((300, 500, 3), dtype=np.uint8)
     named = chat_request(talk(picture), "qwen2.5-vl", model="served")
@@ -363,6 +389,7 @@ def test_messages_of_other_kinds_are_refused(messages: Any, message: str) -> Non
         ({"family": "qwen9-vl"}, "unknown family 'qwen9-vl'"),
         ({"temperature": float("nan")}, "the fields temperature are no JSON"),
         ({"seed": np.int64(3)}, "the fields seed are no JSON: .*int64"),
+        ({"mm_processor_kwargs": None}, "mm_processor_kwargs is None; expected a dict"),
     ],
     ids=str,
 )

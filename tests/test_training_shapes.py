@@ -232,11 +232,10 @@ def test_a_clip_and_a_picture_in_one_conversation(name: str, tmp_path: Path) -> 
 def test_transformers_trainer_learns_from_conversations(kind: str, pack: bool, tmp_path: Path) -> None:
     pytest.importorskip("accelerate", reason="transformers' Trainer needs accelerate")
     model = model_of(kind)
-    records = conversations()
-    collator = Collator(model, ours("qwen2.5-vl"), pack=pack)
-    if kind == "built":  # its patches are of one frame of 16 x 16, so the records are processed already
-        records = records_of(kind)
-        collator = Collator(model, pack=pack)
+    # The patches of the built one are of one frame of 16 x 16, so its records are processed already.
+    processor = ours("qwen2.5-vl") if kind == "qwen2.5-vl" else None
+    records = records_of(kind) if processor is None else conversations()
+    collator = Collator(model, processor, pack=pack)
     options = transformers.TrainingArguments(
         str(tmp_path),
         max_steps=6,
@@ -262,6 +261,12 @@ def test_a_conversation_without_an_answer_or_a_processor_is_refused() -> None:
         Collator(model, processor)([record])
     with pytest.raises(ValueError, match=r"record 0 has messages and processor is None"):
         Collator(model)([record])
+
+
+def test_a_processor_of_other_patches_than_a_built_models_is_refused() -> None:
+    model = model_of("built")
+    with pytest.raises(ValueError, match=r"patch size of the processor is 14; expected 16, as the model has"):
+        Collator(model, ours("qwen2.5-vl"))
 
 
 # ---------------------------------------------------------------------------------------------------------- limits

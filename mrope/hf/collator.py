@@ -5,6 +5,7 @@ Letters: A axes, B rows, N slots.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
@@ -15,11 +16,12 @@ from torch.nn.utils.rnn import pad_sequence
 
 from mrope.batches import batch as stacked
 from mrope.checks import one_of, whole
+from mrope.families import Family
 from mrope.hf.batch import TEXT, batch_spans, token_kinds
 from mrope.hf.call import Border, document_mask
 from mrope.hf.plugging import _PLUG
 from mrope.hf.processors.pixels import planning
-from mrope.hf.reading import read_spans
+from mrope.hf.reading import read_spans, record_of
 from mrope.layouts import GenerationLayout, SpanLayout
 from mrope.positions import Side
 from mrope.positions import pack as joined
@@ -36,6 +38,8 @@ _MEDIA = (*_SIZES, *_PIXELS)
 # What all records have that hold one of these, or none: a batch of some of them would say another thing.
 _BESIDE = {**dict.fromkeys(_TYPES, _GRIDS), **dict.fromkeys(_TIMES, _GRIDS[1:]), "images_per_sample": ("input_ids",)}
 _TALK = ("messages", "tools")
+# What messages may have whether or not a chat template reads it; all else it has to read.
+_MESSAGE = ("role", "content", "name", "tool_call_id")
 
 
 class Collator:
@@ -46,7 +50,8 @@ class Collator:
     - {"messages": [...], "tools": [...]}, as `apply_chat_template` takes them, goes through `processor`. Learnt are the
       turns of the assistant behind what the chat template writes for `add_generation_prompt`, up to the end of the
       turn; all else has the label -100. Frames of a clip come as `mrope.vision.clip_of` makes one of them, which knows
-      their times.
+      their times. A message holds what the chat template reads, and nothing else but its role, content, name and
+      tool_call_id.
     - {"input_ids": ..., "pixel_values": ..., "image_grid_thw": ..., ...}, one row with or without a dim of 1 before its
       tokens. Its `labels` count where it has some; else all tokens of text are learnt. Its `position_ids` do not count:
       they are made again.
@@ -76,9 +81,11 @@ class Collator:
         TypeError: the model is none of ours, the processor or the layout is none, or a record or what it holds is of
             another kind.
         ValueError: in a call, pictures do not fit their placeholders or their patches, a record would be cut inside a
-            picture, before its last one or before all that is to be learnt, has nothing to learn, or holds what cannot
-            be put together, or the chat template writes nothing for `add_generation_prompt`. Before, `pack` came for a
-            family whose layers mix what stands in one row, or the processor's placeholder is not the model's.
+            picture, before its last one or before all that is to be learnt, has nothing to learn, holds what cannot be
+            put together or words behind the vocabulary, or the chat template reads no tools though some came, does not
+            read what a message holds, or writes nothing for `add_generation_prompt`. Before, `pack` came for a family
+            whose layers mix what stands in one row, or the processor's family, patches or placeholder are not the
+            model's.
 
     >>> from transformers import Qwen2VLConfig
     >>> collator = Collator(Qwen2VLConfig(image_token_id=6, video_token_id=7), pack=True)
@@ -119,11 +126,15 @@ class Collator:
             raise ValueError(
                 f"processor writes {written} for a picture and the model reads {read}; expected the files of one model"
             )
+        if processor is not None:
+            _check_processor(processor, record_of(config))
         mixing = (Border(config, own, own) if self.border is None else self.border).mixing
         if pack and mixing:
             raise ValueError(
                 f"pack is True and {config.model_type} has {mixing}, which mixes documents; expected pack=False"
             )
+        text = _reader(config).get_text_config()
+        self.words: int = text.vocab_size
         self.padding = getattr(config.get_text_config(), "pad_token_id", None) or 0
         dtype = getattr(model, "dtype", None)
         self.dtype = dtype if isinstance(dtype, torch.dtype) else torch.float32
@@ -198,6 +209,13 @@ class Collator:
         if bool((row["input_ids"] < 0).any()):
             raise ValueError(f"input_ids of record {number} hold {int(row['input_ids'].min())}; expected at least 0")
         seen = self._kinds(row) != TEXT
+        for name in ("input_ids", "labels"):
+            values = row.get(name, row["input_ids"])
+            if bool((beyond := ~seen & (values != IGNORED) & ((values < 0) | (values >= self.words))).any()):
+                raise ValueError(
+                    f"{name} of record {number} hold {int(values[beyond][0])}; expected words of the model, 0 to "
+                    f"{self.words - 1}" + (f", or {IGNORED}" if name == "labels" else "")
+                )
         row["attention_mask"] = torch.ones_like(row["input_ids"])
         row["labels"] = row.get("labels", row["input_ids"]).masked_fill(seen, IGNORED)
         row["labels"][:1] = IGNORED
@@ -227,7 +245,25 @@ class Collator:
             raise ValueError(f"record {number} has no words of an assistant; expected at least one such message")
         if roles[0] == "assistant":
             raise ValueError(f"record {number} opens with the assistant; expected what it answers to before")
-        words: dict[str, Any] = {} if tools is None else {"tools": tools}
+        for turn, message in enumerate(messages):
+            told = f"{self.processor.chat_template}"
+            if unread := sorted(
+                key
+                for key, value in message.items()
+                if value is not None and key not in _MESSAGE and not re.search(rf"\b{re.escape(key)}\b", told)
+            ):
+                raise ValueError(
+                    f"message {turn} of record {number} holds {', '.join(unread)}, which the chat template does not "
+                    f"read; expected {', '.join(_MESSAGE)}, or what it reads"
+                )
+        if tools is not None and not isinstance(tools, (list, tuple)):
+            raise TypeError(f"tools of record {number} is {tools!r:.80}; expected a list of them")
+        words: dict[str, Any] = {"tools": tools} if tools else {}
+        if words and self._text(messages) == self._text(messages, **words):
+            raise ValueError(
+                f"record {number} has tools, which the chat template does not read; expected a template that does, or "
+                "no tools"
+            )
         made = self.processor.apply_chat_template(
             messages, tokenize=True, return_dict=True, return_tensors="pt", **words
         )
@@ -237,10 +273,7 @@ class Collator:
             if role == "assistant":
                 before = self._tokens(messages[:turn], add_generation_prompt=True, **words)
                 after = self._tokens(messages[: turn + 1], **words)
-                talk, asked = (
-                    self.processor.apply_chat_template(messages[:turn], add_generation_prompt=one, **words)
-                    for one in (False, True)
-                )
+                talk, asked = (self._text(messages[:turn], add_generation_prompt=one, **words) for one in (False, True))
                 if talk == asked:
                     raise ValueError(
                         f"turn {turn} of record {number} has no beginning, as the chat template writes nothing for "
@@ -255,6 +288,10 @@ class Collator:
                     )
                 labels[begin:end] = torch.tensor(ids[begin:end])
         return {**made, "labels": labels[None]}
+
+    def _text(self, messages: Any, **options: Any) -> Any:
+        """A conversation as the chat template writes it."""
+        return self.processor.apply_chat_template(messages, **options)
 
     def _tokens(self, messages: Any, **options: Any) -> list[int]:
         """The tokens of a conversation whose pictures are planned and not decoded."""
@@ -318,6 +355,21 @@ def _border(model: Any, config: Any, layout: SpanLayout | None) -> Border:
 def _reader(config: Any) -> Any:
     """The part of a configuration that knows the placeholders."""
     return getattr(config, "thinker_config", config)
+
+
+def _check_processor(processor: Any, record: Family) -> None:
+    """Refuse a processor that cuts or writes pictures for models of another kind."""
+    pictures = processor.image_processor
+    own = getattr(processor, "record", record) if record.model_types else record  # a built model may be of no family
+    frames = None if record.temporal_merge > 1 else getattr(pictures, "temporal_patch_size", None)
+    for name, came, wanted in (
+        ("family", own.name, record.name),
+        ("patch size", getattr(pictures, "patch_size", None), record.patch),
+        ("merge size", getattr(pictures, "merge_size", None), record.merge),
+        ("temporal patch size", frames, record.temporal_patch),
+    ):
+        if came not in (None, wanted):
+            raise ValueError(f"{name} of the processor is {came}; expected {wanted}, as the model has")
 
 
 def _check_keys(number: int, record: Mapping[str, Any], known: Sequence[str]) -> None:

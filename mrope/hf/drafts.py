@@ -21,6 +21,9 @@ def expect_drafts(arguments: Mapping[str, Any], axes: int) -> dict[str, Any]:
 
     Where text behind the prompt goes on is noted on the cache, for `place_drafts`. An assistant that takes no grids is
     a text model: it gets the words and their mask, and counts its own positions.
+
+    Raises:
+        ValueError: such an assistant has fewer words than the prompt, whose placeholders may lie behind them.
     """
     call, assistant = arguments["model_kwargs"], arguments.get("assistant_model")
     ids, cache = call.get("position_ids"), cache_of(call)
@@ -29,6 +32,13 @@ def expect_drafts(arguments: Mapping[str, Any], axes: int) -> dict[str, Any]:
     takes = () if assistant is None else inspect.signature(assistant.forward).parameters
     if assistant is None or "image_grid_thw" in takes:
         return dict(arguments)
+    words = len(assistant.get_input_embeddings().weight)
+    largest = int(arguments["input_ids"].max())
+    if arguments.get("assistant_tokenizer") is None and largest >= words:
+        raise ValueError(
+            f"assistant_model is a {type(assistant).__name__} of {words} words and the prompt holds token {largest}; "
+            "expected one that reads the same pictures, or whose words include the placeholders"
+        )
     own = {name: value for name, value in call.items() if name in takes and name not in ("position_ids", "cache")}
     return {**arguments, "model_kwargs": own}
 

@@ -32,6 +32,7 @@ _LEFT = (
     *("pixel_values", "pixel_values_videos", "video_metadata", "position_ids", "labels"),
     *("moe_mm_token_type_ids", "token_type_ids", "text_replacement_offsets"),
 )
+_SIZING = ("size", "min_pixels", "max_pixels", "patch_size", "merge_size")  # settings by which a server resizes
 
 
 def vllm_positions(inputs: Mapping[str, Any], config: Any) -> tuple[Int64[Tensor, "3 n"], int]:
@@ -151,16 +152,18 @@ def chat_request(
     Args:
         messages: {"role": ..., "content": ...}, where the content is text, or a list of {"type": "text", "text": ...}
             and {"type": "image", "image": ...}: a path, PIL image, or what else `mrope.vision.load` takes. A message
-            that has other fields, such as `tool_calls`, may be without content, or have None.
+            that has other fields, such as `tool_calls`, may be without content, or have None. A picture has no others:
+            `picture_tokens` and `family` say its size.
         family: the record of the served model, with its limits, or its name.
         model: the name of the served model.
         picture_tokens: most LLM tokens of one picture, by default the family's.
-        options: other fields of the request, such as `temperature`.
+        options: other fields of the request, such as `temperature`; an `mm_processor_kwargs` that sets no sizes goes
+            along with ours.
 
     Raises:
         OSError, ValueError, TypeError: as `mrope.vision.plan`; or a message or a part of one is of another kind, a
-            field is no JSON, `picture_tokens` are fewer than the family's least, or the family would resize its own
-            size again, or cuts pictures into slices.
+            field is no JSON or sets sizes, `picture_tokens` are fewer than the family's least, or the family would
+            resize its own size again, or cuts pictures into slices.
 
     >>> import numpy as np, mrope
     >>> picture = {"type": "image", "image": np.zeros((300, 500, 3), dtype=np.uint8)}
@@ -179,6 +182,14 @@ def chat_request(
         json.dumps(options, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise type(error)(f"the fields {', '.join(options)} are no JSON: {error}") from error
+    extra = options.get("mm_processor_kwargs", {})
+    if not isinstance(extra, dict):
+        raise TypeError(f"mm_processor_kwargs is {extra!r:.80}; expected a dict of settings of the server's processor")
+    if sizing := [name for name in _SIZING if name in extra]:
+        raise ValueError(
+            f"mm_processor_kwargs sets {', '.join(sizing)}, by which the server would resize; expected "
+            "picture_tokens=..., or a family with other limits"
+        )
     if picture_tokens is not None:
         least = 1 if family.image_tokens is None else -(-family.pixel_limits[0] // family.factor**2)
         whole("picture_tokens", picture_tokens, least)
@@ -202,7 +213,7 @@ def chat_request(
         frames = family.temporal_patch if family.resize == "volume" else 1  # a picture counts as so many
         limits = (limit * frames for limit in family.pixel_limits)
         size = dict(zip(("shortest_edge", "longest_edge"), limits, strict=True))
-        body["mm_processor_kwargs"] = {"size": size} | options.get("mm_processor_kwargs", {})
+        body["mm_processor_kwargs"] = {"size": size} | extra
     return ChatRequest(body, tuple(plans))
 
 
@@ -216,6 +227,11 @@ def _sent(number: int, part: Any, family: Family, picture_tokens: int | None, pl
         raise ValueError(
             f'message {number} has a part of type {part.get("type")!r} with {sorted(part)}; expected {{"type": "text", '
             '"text": ...} or {"type": "image", "image": ...}'
+        )
+    if unknown := sorted(key for key in part.keys() - {"type", "image"} if part[key] is not None):
+        raise ValueError(
+            f"message {number} has a picture with {', '.join(unknown)}; expected none of it: picture_tokens and family "
+            "say its size"
         )
     planned = plan(part["image"], family, max_tokens=picture_tokens)
     if (changed := _changed(planned, family)) is not None:

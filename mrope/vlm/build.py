@@ -38,8 +38,9 @@ def build_vlm(
     """A vision-language model with M-RoPE at any resolution: a `transformers.PreTrainedModel`.
 
     The language model stays as it is: what has no picture in it goes through untouched. It trains in a plain loop or
-    with transformers' Trainer, generates, saves, and loads with `mrope.vlm.Vlm.from_pretrained`. Beside the parts only
-    the merger, from `merge` x `merge` patches to a token, is new, and DeepStack's mergers where there are some.
+    with transformers' Trainer, generates, saves, and loads with `mrope.vlm.Vlm.from_pretrained`. Where it has a family,
+    `mrope.hf.processor(model, tokenizer=...)` makes its inputs. Beside the parts only the merger, from `merge` x
+    `merge` patches to a token, is new, and DeepStack's mergers where there are some.
 
     Args:
         vision: "timm/NAME" for published weights, a model that timm made (see `mrope.vision.from_timm`), or a
@@ -61,7 +62,8 @@ def build_vlm(
 
     Raises:
         TypeError: an argument is something else, or the language model's rotary is of another kind.
-        ValueError: there is neither a family nor a split, no such folder, or sizes do not fit one another.
+        ValueError: there is neither a family nor a split, no such folder or model of timm, sizes do not fit one
+            another, or a placeholder is a word with a meaning of its own (bos, eos, pad).
 
     >>> import timm, torch
     >>> from transformers import LlamaConfig
@@ -91,7 +93,7 @@ def build_vlm(
             raise ValueError(f"merge is {merge}; family {record.name} merges {record.merge}")
     model = _language(language)
     decoder = model.get_decoder()
-    if not hasattr(decoder, "layers") or not hasattr(decoder, "rotary_emb"):
+    if isinstance(model, Vlm) or not hasattr(decoder, "layers") or not hasattr(decoder, "rotary_emb"):
         raise TypeError(
             f"language is a {type(model).__name__}; expected a causal model with layers and one rotary_emb, such as "
             "Llama, Qwen2, Qwen3 or Mistral"
@@ -125,6 +127,13 @@ def build_vlm(
     )
     if config.image_token_id == config.video_token_id:
         raise ValueError(f"image_token_id and video_token_id are both {config.image_token_id}; expected two numbers")
+    for place in ("image_token_id", "video_token_id"):
+        for word in ("bos_token_id", "eos_token_id", "pad_token_id"):
+            for stated in (getattr(text, word, None), getattr(model.generation_config, word)):
+                if getattr(config, place) in (stated if isinstance(stated, list) else [stated]):
+                    raise ValueError(
+                        f"{place} is {getattr(config, place)}, the {word} of the language model; expected another token"
+                    )
     built = Vlm(config, encoder.to(device=model.device, dtype=model.dtype), model)
     built.generation_config = deepcopy(model.generation_config)  # where it stops, among others
     if places := [place for place in (config.image_token_id, config.video_token_id) if place < words]:
@@ -192,7 +201,10 @@ def _encoder(vision: Any, record: Family | None, merge: int | None, out_dim: int
         maker, _, name = vision.partition("/")
         if maker != "timm" or not name:
             raise ValueError(f"vision is {vision!r}; expected 'timm/' and the name of a model, or the model itself")
-        vision = create_model(name, pretrained=True)
+        try:
+            vision = create_model(name, pretrained=True)
+        except RuntimeError as error:  # such as a name that timm does not know
+            raise ValueError(f"vision is {vision!r}; expected a model of timm, which says: {error}") from error
     if not isinstance(vision, nn.Module):
         raise TypeError(
             f"vision is a {type(vision).__name__}; expected 'timm/NAME', a model of timm, or a VisionEncoder"

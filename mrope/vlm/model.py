@@ -229,7 +229,8 @@ class Vlm(PreTrainedModel, GenerationMixin):
                     f"what {type(self.language_model).__name__} takes"
                 )
             check_call(call, position_ids)
-            self._check_labels(labels, kwargs.get("num_items_in_batch"))
+            tokens: Any = inputs_embeds if input_ids is None else input_ids
+            self._check_labels(labels, tuple(tokens.shape[:2]), kwargs.get("num_items_in_batch"))
         kinds = kinds_of(self.config, call)
         ids = positions_of(self.border, call, kinds) if position_ids is None else position_ids
         given = Given()
@@ -265,8 +266,13 @@ class Vlm(PreTrainedModel, GenerationMixin):
             output = type(output)(**{**output, "loss": loss})
         return output.to_tuple() if return_dict is False else output
 
-    def _check_labels(self, labels: Tensor | None, counted: Any) -> None:
-        """Refuse placeholders among labels whose number somebody has counted, as the mean of the loss would be off."""
+    def _check_labels(self, labels: Tensor | None, shape: tuple[int, ...], counted: Any) -> None:
+        """Refuse labels of another shape than the tokens', and placeholders among them that somebody has counted.
+
+        With those the mean of the loss would be off.
+        """
+        if labels is not None and tuple(labels.shape) != shape:
+            raise ValueError(f"labels have shape {tuple(labels.shape)}; expected {shape}, one for each token")
         for word in (self.config.image_token_id, self.config.video_token_id):
             if counted is not None and labels is not None and bool((labels == word).any()):
                 raise ValueError(

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from mrope.checks import positive
+from mrope.checks import positive, whole
 from mrope.families import Family
 from mrope.families.settings import Kind, tuned
 from mrope.spans import Sliced
@@ -115,7 +115,21 @@ class _Pixels(Made):
             raise TypeError(f'size is {given["size"]!r:.80}; expected {{"shortest_edge": ..., "longest_edge": ...}}')
         if "size" in given:  # the other words for it, in the processors of older versions
             own |= {"min_pixels": None, "max_pixels": None}
-        return own | given
+        made = own | given
+        if {"min_pixels", "max_pixels"} & given.keys():
+            self._check_limits(made)
+        return made
+
+    def _check_limits(self, settings: Mapping[str, Any]) -> None:
+        """Refuse limits in pixels that no size keeps."""
+        size = settings.get("size") or {}
+        limits = []
+        for name, edge in (("min_pixels", "shortest_edge"), ("max_pixels", "longest_edge")):
+            value = size.get(edge) if settings.get(name) is None else settings[name]
+            limits.append(None if value is None else whole(name, value, 1))
+        least, most = limits
+        if least is not None and most is not None and most < least:
+            raise ValueError(f"max_pixels is {most}; expected at least min_pixels, here {least}")
 
     def tuned(self, **options: Any) -> Family:
         """The family as this processor is set, with the settings of a call."""

@@ -77,7 +77,7 @@ class PlannedPrompt:
     tokens: tuple[int, ...]
 
 
-def processor(source: str | os.PathLike[str] | Family, *, tokenizer: Any = None) -> Any:
+def processor(source: Any, *, tokenizer: Any = None) -> Any:
     """The family's processor of transformers, with our plans and patches in it.
 
     It is called like that one, and gives the same keys and numbers: `input_ids`, `attention_mask`,
@@ -100,6 +100,9 @@ def processor(source: str | os.PathLike[str] | Family, *, tokenizer: Any = None)
     are sampled without `fps` as the family does (Qwen2-VL), the metadata that are given are not written to, and
     Cosmos3-Edge gives `mm_token_type_ids` and takes clips.
 
+    Frames that are not to be sampled (`do_sample_frames=False`) and come without metadata count as 24 a second, as in
+    transformers; `mrope.vision.clip_of(frames, fps=2)` knows better.
+
     Refused is what transformers takes and the weights were not trained with, or what would have to be guessed:
     `do_resize=False` where the family would resize a picture or clip (a size that it keeps is taken, so that those of
     qwen-vl-utils are), `do_rescale=False`, `do_normalize=False`, another `resample` or `rescale_factor`; pixels in
@@ -109,8 +112,10 @@ def processor(source: str | os.PathLike[str] | Family, *, tokenizer: Any = None)
 
     Args:
         source: a checkpoint's folder, whose own files give limits, tokenizer and chat template, with its config.json;
-            or the name of a family or its record, whose limits count.
-        tokenizer: of transformers, with the family's special tokens; needed with a family, and instead of a folder's.
+            or the name of a family or its record, whose limits count; or a model that `build_vlm` made of a family,
+            or its configuration. What comes of such a model is saved into its folder, which is a source from then on.
+        tokenizer: of transformers, with the family's special tokens; needed with a family or a built model, and instead
+            of a folder's.
 
     Raises:
         TypeError: the source or the tokenizer is of another kind.
@@ -119,13 +124,19 @@ def processor(source: str | os.PathLike[str] | Family, *, tokenizer: Any = None)
     """
     if tokenizer is not None and not hasattr(tokenizer, "convert_tokens_to_ids"):
         raise TypeError(f"tokenizer is {tokenizer!r:.80}; expected a tokenizer of transformers")
+    built = getattr(getattr(source, "config", source), "record", None)  # of a model that build_vlm made
+    if isinstance(built, Family):
+        source = built
     if isinstance(source, Family) or source in family_names():
         record = source if isinstance(source, Family) else family(str(source))
         if tokenizer is None:
             raise ValueError(f"tokenizer is None; expected one with the special tokens of {record.name}, or a folder")
         return _filled(_of_record(record, tokenizer), record, None, None)
     if not isinstance(source, (str, os.PathLike)):
-        raise TypeError(f"source is {source!r:.80}; expected a folder, the name of a family or its record")
+        raise TypeError(
+            f"source is a {type(source).__name__}; expected a folder, the name of a family or its record, or what "
+            "build_vlm made"
+        )
     folder = Path(source)
     if not folder.is_dir():
         raise ValueError(f"source is {os.fspath(source)!r}; expected a folder or one of {', '.join(family_names())}")
@@ -140,9 +151,13 @@ def processor(source: str | os.PathLike[str] | Family, *, tokenizer: Any = None)
 
     config = AutoConfig.from_pretrained(folder, local_files_only=True)
     record = record_of(config)
-    made = AutoProcessor.from_pretrained(folder, local_files_only=True)
+    lacking = "expected the files of both, which processor(family, tokenizer=...).save_pretrained writes"
+    try:
+        made = AutoProcessor.from_pretrained(folder, local_files_only=True)
+    except OSError as error:  # where the tokenizer names a processor
+        raise ValueError(f"{folder} has no tokenizer or no image processor; {lacking}") from error
     if not hasattr(made, "image_processor"):
-        raise ValueError(f"{folder} has a {type(made).__name__} without an image processor; expected the files of both")
+        raise ValueError(f"{folder} has a {type(made).__name__} without an image processor; {lacking}")
     if tokenizer is not None:
         parts = {name: getattr(made, name) for name in made.get_attributes()} | {"tokenizer": tokenizer}
         made = type(made)(**parts, chat_template=made.chat_template)
@@ -231,6 +246,11 @@ class _Processor(Made):
         return getattr(self.base, "return_mm_token_type_ids", False) or self.record.name == "cosmos3-edge"
 
     def __call__(self, *args: Any, return_positions: bool = False, **kwargs: Any) -> Any:
+        if not isinstance(return_positions, bool):
+            raise TypeError(f"return_positions is {return_positions!r:.80}; expected True or False")
+        for name, right in _OTHER_WORDS.items():
+            if name in kwargs:
+                raise TypeError(f"{name} is no option of {type(self).__name__}; expected {right}")
         given = dict(zip(list(inspect.signature(self.base.__call__).parameters)[1:], args, strict=False)) | kwargs
         text = given.get("text")
         rows = [text] if isinstance(text, str) else text
@@ -399,6 +419,13 @@ def _like_config(made: Any) -> SimpleNamespace:
     return SimpleNamespace(model_type=record.model_types[0], **of)
 
 
+# Words of other functions here, and what a processor calls it.
+_LIMIT = 'max_pixels=..., or size={"shortest_edge": ..., "longest_edge": ...}, in pixels'
+_OTHER_WORDS = {
+    "max_tokens": f"max_length=... for the words of a row, and for a picture {_LIMIT}",
+    "picture_tokens": _LIMIT,
+    "conflict": "none of it, as sizes follow the family's rule even where it passes the upper limit",
+}
 _AROUND = ("image_start", "image_end", "slice_start", "slice_end")
 _PLACEHOLDERS = ("image_token_id", "video_token_id", "audio_token_id", "video_start_token_id", "video_end_token_id")
 # What `apply_chat_template` takes by name, but for what `plan` says itself.
