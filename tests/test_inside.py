@@ -782,3 +782,13 @@ def test_results_are_frozen() -> None:
     assert isinstance(probe, LinearProbe)
     with pytest.raises(AttributeError):
         probe.layers = (1,)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_states_that_differ_by_rounding_alone_say_nothing() -> None:
+    rng = torch.Generator().manual_seed(0)
+    picture = torch.arange(4).repeat_interleave(12)
+    row, column = torch.arange(12).repeat(4) // 4, torch.arange(12).repeat(4) % 4
+    states = torch.full((48, 6), 0.7) + 1e-8 * torch.randn(48, 6, generator=rng)
+    probe = probe_states(states, torch.stack([row * 0, row, column]), picture)
+    assert (probe.r2[0, 1:] <= 0.01).all()
+    assert (probe.error[0] <= 2).all()

@@ -246,10 +246,13 @@ def test_progress(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
 
 
 def test_interrupted() -> None:
+    # The caller waits for a large picture when the signal comes: inside a lock of Python's it could hang any program.
     code = """
 import itertools, os, signal, threading, mrope, numpy
 from mrope.vision import patchify_all
-stream = patchify_all(itertools.repeat(numpy.zeros((300, 400), numpy.uint8)), mrope.family("qwen2-vl"), workers=2)
+small, large = (numpy.zeros(shape, numpy.uint8) for shape in ((30, 40), (6000, 5000)))
+pictures = itertools.chain([small], itertools.repeat(large))
+stream = patchify_all(pictures, mrope.family("qwen2-vl"), workers=2, dtype="uint8")
 next(stream)
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:

@@ -408,8 +408,20 @@ def test_weights_of_one_recipe_are_trained_once(tmp_path: Path) -> None:
     first, second = again(Recipe("learned", 0, 2)), again(Recipe("learned", 0, 2))
     assert steps == [1, 2]
     assert all(torch.equal(value, second.state_dict()[name]) for name, value in first.state_dict().items())
-    again(Recipe("learned", 0, 3))
-    assert steps == [1, 2, 1, 2, 3]
+    before = (tmp_path / "learned-0.safetensors").read_bytes()
+    with pytest.raises(ValueError, match=r'"steps": 2}, not by .*"steps": 3}; expected the same, or another folder'):
+        again(Recipe("learned", 0, 3))
+    assert (tmp_path / "learned-0.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(("change", "message"), [({"steps": 3}, "recipe"), ({"limit": 3}, "limit 2, not 3")])
+def test_finished_runs_by_other_settings_are_kept(change: dict[str, int], message: str, tmp_path: Path) -> None:
+    settings = Settings(seeds=1, steps=2, limit=2)
+    run_study("nope", tmp_path, settings, only=("nope",), jobs=1)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    with pytest.raises(ValueError, match=message):
+        run_study("nope", tmp_path, replace(settings, **change), only=("nope",), jobs=1)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == before
 
 
 def test_recipes_go_seed_by_seed_in_the_order_of_the_table() -> None:

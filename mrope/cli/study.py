@@ -42,7 +42,7 @@ def run(
         "out/studies"
     ),
 ) -> None:
-    """Train and score, some runs at a time; what was killed goes on where it was."""
+    """Train and score, some runs at a time; finished runs are kept, one that was killed begins anew."""
     from mrope.devices import choose_device
     from mrope.probes.studies import STEPS, STUDIES, Settings, study
     from mrope.probes.studies.runs import LIMIT

@@ -270,6 +270,8 @@ def _get_rope_index(base: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tenso
 
 
 def _plug_generation(model: Any, plugged: _Plug) -> None:
+    from transformers import GenerationMixin
+
     if hasattr(type(model), "_prepare_position_ids_for_generation"):
         plugged.shadow(model, "_prepare_position_ids_for_generation", partial(_prompt_ids, model))
         plugged.shadow(model, "_update_model_kwargs_for_generation", partial(_update_kwargs, model))
@@ -277,6 +279,9 @@ def _plug_generation(model: Any, plugged: _Plug) -> None:
     else:  # 5.0 and 5.1 make the ids at each step
         plugged.shadow(model, "prepare_inputs_for_generation", partial(_prepare_step, model))
     plugged.shadow(model, "_expand_inputs_for_generation", partial(_expand, model))
+    repeat = getattr(GenerationMixin, "_expand_multimodal_outputs", None)  # from 5.24 on
+    if repeat is not None:  # GLM's own repeats each picture, where each row wants all of its pictures in order
+        plugged.shadow(model, "_expand_multimodal_outputs", partial(repeat, model))
     plugged.shadow(model, "_get_candidate_generator", partial(_candidates, model))
 
 

@@ -285,7 +285,8 @@ class Videos(_Pixels):
             rule["fps"] = sampling.fps  # transformers 5.24 compares None with a number
         if about.fps is None and rule.get("fps") is not None:
             if isinstance(clip, _FILE):
-                raise ValueError(f"video is {clip!r:.80}, without a frame rate; expected a clip, or a list of frames")
+                shown = f"{clip!r:.80}" if isinstance(clip, bytes) else repr(str(clip))
+                raise ValueError(f"video is {shown}, without a frame rate; expected a clip, or a list of frames")
             raise ValueError(
                 "video_metadata has no fps; expected it, say video_metadata=[{'total_num_frames': 90, 'fps': 30}], or "
                 "for frames that were picked already mrope.vision.clip_of(frames, fps=2) or do_sample_frames=False"

@@ -156,7 +156,8 @@ def _ridge(x: Tensor, y: Tensor, asked: Tensor, penalty: float) -> Tensor:
     """What the ridge regression of y on x says at `asked`; channels are brought to mean 0 and variance 1."""
     mean, middle = x.mean(0), y.mean(0)
     scale = (x - mean).square().mean(0).sqrt()
-    scale = torch.where(scale > 1e-9 * scale.max(), scale, torch.inf)  # a channel that does not vary says nothing
+    # A channel that does not vary, or by rounding alone, says nothing.
+    scale = torch.where(scale > torch.maximum(1e-9 * scale.max(), 1e-6 * x.abs().amax(0)), scale, torch.inf)
     x, asked, y = (x - mean) / scale, (asked - mean) / scale, y - middle
     if len(x) < x.shape[1]:
         gram = x @ x.T

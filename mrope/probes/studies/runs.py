@@ -112,6 +112,7 @@ def run_study(
 
     Raises:
         OSError: a run was killed from outside. Finished ones are kept, as after any interruption.
+        ValueError: the folder holds runs by other settings.
     """
     chosen = study(name)
     recipes = recipes_of(chosen, settings, only)
@@ -150,13 +151,21 @@ def run_study(
 
 
 def finished(folder: Path, name: str, recipe: Recipe, settings: Settings) -> dict[str, Any] | None:
-    """The entry of a run that lies in `folder`, with its seconds; None where there is none by this recipe and limit."""
+    """The entry of a run that lies in `folder`, with its seconds; None where there is none.
+
+    Raises:
+        ValueError: it lies there by another recipe or limit.
+    """
     path = folder / name / f"{recipe.name}.json"
     if not path.exists():
         return None
     run = json.loads(path.read_text("utf-8"))
-    if run["recipe"] != asdict(recipe) or run["limit"] != settings.limit:
-        return None
+    for what, there, asked in (
+        ("recipe", run["recipe"], asdict(recipe)),
+        ("limit", run["limit"], settings.limit),
+    ):
+        if there != asked:
+            raise ValueError(f"{path} has {what} {there}, not {asked}; expected the same, or another folder")
     return run | {"seconds": float(path.with_suffix(".seconds").read_text("utf-8"))}
 
 

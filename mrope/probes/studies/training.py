@@ -131,7 +131,11 @@ def directions_of(looks: Looks) -> Sequence[str]:
 def trained(
     folder: Path, recipe: Recipe, *, device: str = "cpu", on_step: OnStep = lambda step, loss: None
 ) -> StudyModel:
-    """The model of a recipe: from `folder` where its weights lie, else trained, and its weights and log put there."""
+    """The model of a recipe: from `folder` where its weights lie, else trained, and its weights and log put there.
+
+    Raises:
+        ValueError: weights of this variant and seed lie there that were trained by another recipe.
+    """
     from safetensors import safe_open
     from safetensors.torch import load_file, save_file
 
@@ -139,9 +143,10 @@ def trained(
     stated = json.dumps(asdict(recipe))
     if path.exists():
         with safe_open(path, "pt") as file:
-            same = (file.metadata() or {}).get("recipe") == stated
-        if same:
-            return read_as(load_file(path), variant(recipe.variant)).to(device)
+            there = (file.metadata() or {}).get("recipe")
+        if there != stated:
+            raise ValueError(f"{path} was trained by {there}, not by {stated}; expected the same, or another folder")
+        return read_as(load_file(path), variant(recipe.variant)).to(device)
     folder.mkdir(parents=True, exist_ok=True)
     log = ["step,loss"]
 
