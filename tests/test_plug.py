@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 from every_family import MODEL_TYPES, case_of
-from plug_cases import TYPES, batch, by_hand, by_name, by_side, long_clip, model_of, pictures
+from plug_cases import CACHE, TYPES, batch, by_hand, by_name, by_side, long_clip, model_of, pictures
 from plug_families import batch as family_batch
 from plug_families import model_of as family_model
 from plug_families import of_families
@@ -384,7 +384,12 @@ def test_a_cache_of_packed_documents_is_refused(model_type: str) -> None:
     with plug(model):
         with pytest.raises(ValueError, match=r"start again at token 9 of row 0, .* expected use_cache=False"):
             model(input_ids=words, position_ids=ids, use_cache=True)
-        model(input_ids=words, position_ids=torch.arange(16)[None], use_cache=True)
+        memory = getattr(model(input_ids=words, position_ids=torch.arange(16)[None], use_cache=True), CACHE)
+        more = {"input_ids": words[:, :3], CACHE: memory}
+        for use_cache in ({}, {"use_cache": False}):
+            with pytest.raises(ValueError, match=r"start again at token 1 of row 0, .* a cache is asked for"):
+                model(**more, **use_cache, position_ids=torch.tensor([[16, 0, 1]]))
+        model(**more, position_ids=torch.tensor([[16, 17, 18]]))
 
 
 @of_families(["glm_image"])

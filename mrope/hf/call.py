@@ -116,7 +116,7 @@ class Border:
         mask = call.get("attention_mask")
         of_tokens = mask is None or (isinstance(mask, Tensor) and mask.dim() == 2)
         tokens = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
-        if torch.compiler.is_compiling() or text_ids is None or tokens is None or not of_tokens or cached_tokens(call):
+        if torch.compiler.is_compiling() or text_ids is None or tokens is None or not of_tokens:
             return None
         batch, length = tokens.shape[:2]
         kept = token_mask(mask, batch, length, text_ids.device)
