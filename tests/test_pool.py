@@ -252,6 +252,7 @@ import itertools, os, signal, threading, mrope, numpy
 from mrope.vision import patchify_all
 small, large = (numpy.zeros(shape, numpy.uint8) for shape in ((30, 40), (6000, 5000)))
 pictures = itertools.chain([small], itertools.repeat(large))
+signal.signal(signal.SIGINT, signal.default_int_handler)  # what a shell starts in the background ignores it
 stream = patchify_all(pictures, mrope.family("qwen2-vl"), workers=2, dtype="uint8")
 next(stream)
 threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
