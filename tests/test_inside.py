@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 import transformers
 from every_family import AUD, IMG, MODEL_TYPES, VID, Batch
@@ -20,14 +19,14 @@ from PIL import Image as Pictures
 from plug_families import batch, fresh_model, model_of, of_families, prompt
 from test_processor import this_version
 from test_respondents import tiny
-from tiny_models import sample, tiny_model
+from tiny_models import sample, tiny_model, tiny_vlm
 from torch import Tensor
 from typer.testing import CliRunner
 
 import mrope.cli
 from mrope import AxisSplit, Image, Span, Text, Video
 from mrope.data import RELATIONS, fonts
-from mrope.hf import build_vlm, plug
+from mrope.hf import plug
 from mrope.hf.parts import parts_of
 from mrope.probes import draw_grids
 from mrope.probes.inside import (
@@ -336,7 +335,7 @@ def test_a_plugged_model_with_other_positions_attends_otherwise() -> None:
 
 
 def test_a_built_model_is_looked_into() -> None:
-    model = built()
+    model = tiny_vlm()
     patches = model.config.record.patchify([torch.full((3, 64, 96), 90, dtype=torch.uint8)])
     place = model.config.image_token_id
     inputs = {
@@ -351,25 +350,6 @@ def test_a_built_model_is_looked_into() -> None:
         weights = model(**inputs, output_attentions=True).attentions
     expected = torch.stack([each[0, :, -1, 2:8] for each in weights]).reshape(2, 2, 1, 2, 3)
     torch.testing.assert_close(result.maps[0].weight, expected)
-
-
-def built() -> Any:
-    vision = timm.create_model(
-        "vit_tiny_patch16_224", img_size=64, embed_dim=24, depth=1, num_heads=3, num_classes=0, pretrained=False
-    )
-    language = transformers.Qwen3Config(
-        vocab_size=128,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        bos_token_id=None,
-        eos_token_id=3,
-        pad_token_id=0,
-    )
-    return build_vlm(vision, language, split=AxisSplit((6, 5, 5), "interleaved"), merge=2).eval()
 
 
 # ---------------------------------------------------------------------------------------------- attention by hand
@@ -763,7 +743,7 @@ def test_json_of_the_command_is_what_the_library_says(saved: Path) -> None:
 
 @this_version
 def test_what_the_command_refuses_takes_one_line(saved: Path, tmp_path: Path) -> None:
-    built().save_pretrained(tmp_path)
+    tiny_vlm().save_pretrained(tmp_path)
     for words, message in (
         (("nowhere", saved / "0.png"), "nowhere is not a folder"),
         ((saved / "model", saved / "9.png"), "9.png"),

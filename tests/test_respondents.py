@@ -14,17 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import timm
 import torch
 import transformers
 from PIL import Image
 from plug_families import model_of
 from test_processor import COMPASS, GLM, MODELS, QWEN, SPECIAL, TEMPLATE, small, theirs, this_version
-from tiny_models import tiny_model
+from tiny_models import tiny_model, tiny_vlm
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 
 import mrope
-from mrope import AxisSplit
 from mrope.data import GLYPHS, Clip, Sample, task
 from mrope.hf import plug, processor
 from mrope.probes import swap_axes
@@ -41,7 +39,6 @@ from mrope.probes.spatial.respondents.blind import exchanged
 from mrope.probes.spatial.respondents.scoring import choice_scores, choice_steps, suffixes
 from mrope.reader import Reader
 from mrope.vision import plan
-from mrope.vlm import build_vlm
 
 pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")
 FAMILIES = [name for name in MODELS if name != "glm-image"]  # which writes pictures
@@ -644,22 +641,7 @@ def test_arguments_that_cannot_be_are_refused() -> None:
 
 
 def test_a_built_model_is_asked_through_a_function(shown: list[Sample]) -> None:
-    vision = timm.create_model(
-        "vit_tiny_patch16_224", img_size=64, embed_dim=24, depth=1, num_heads=3, num_classes=0, pretrained=False
-    )
-    language = transformers.Qwen3Config(
-        vocab_size=128,
-        hidden_size=64,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        head_dim=32,
-        bos_token_id=None,
-        eos_token_id=3,
-        pad_token_id=0,
-    )
-    model = build_vlm(vision, language, split=AxisSplit((6, 5, 5), "interleaved"), merge=2).eval()
+    model = tiny_vlm()
     with torch.no_grad():
         model.get_output_embeddings().weight *= 20
 

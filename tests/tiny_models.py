@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import timm
 import torch
 import transformers
 
-from mrope import Image, Span, Text, Video
+from mrope import AxisSplit, Image, Span, Text, Video
+from mrope.vlm import build_vlm
 
 FAMILIES = ("qwen2-vl", "qwen2.5-vl", "qwen3-vl")
 VOCABULARY, IMAGE, VIDEO, VISION_START, VISION_END = 512, 500, 501, 503, 504
@@ -146,3 +148,23 @@ def _types(span: Span) -> torch.Tensor:
 
 def _padded(rows: Sequence[torch.Tensor], side: str) -> torch.Tensor:
     return torch.nn.utils.rnn.pad_sequence(list(rows), batch_first=True, padding_side=side)
+
+
+def tiny_vlm() -> Any:
+    """A model of `build_vlm` with random weights."""
+    vision = timm.create_model(
+        "vit_tiny_patch16_224", img_size=64, embed_dim=24, depth=1, num_heads=3, num_classes=0, pretrained=False
+    )
+    language = transformers.Qwen3Config(
+        vocab_size=128,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=32,
+        bos_token_id=None,
+        eos_token_id=3,
+        pad_token_id=0,
+    )
+    return build_vlm(vision, language, split=AxisSplit((6, 5, 5), "interleaved"), merge=2).eval()
