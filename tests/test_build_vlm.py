@@ -609,7 +609,7 @@ def test_a_picture_on_a_cache_of_the_language_model_alone_is_refused() -> None:
     model, (inputs, _) = built(), batch([[TALL, 5]])
     begun = model.language_model(torch.tensor([[7, 8, 9]]))
     inputs["attention_mask"] = torch.ones(1, 3 + 4, dtype=torch.int64)
-    with pytest.raises(ValueError, match="3 tokens that did not come through this model as it is"):
+    with pytest.raises(ValueError, match="the last 3 did not come through this model as it is"):
         model(**inputs, **{_cache_name(begun): cache_of(begun)})
 
 

@@ -16,8 +16,8 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from mrope.hf.batch import TEXT, batch_spans
-from mrope.hf.cache import cache_of, cached_tokens, next_starts, with_rows
-from mrope.hf.reading import layout_of, read_spans
+from mrope.hf.cache import cache_of, cached_tokens, check_mask, next_starts, with_rows
+from mrope.hf.reading import layout_of, placeholders, read_spans
 from mrope.layouts import CanvasLayout, GridLayout, Layout, NewlineLayout, PageLayout, SpanLayout, XdLayout
 from mrope.layouts.layout import name_of
 from mrope.positions import Positions
@@ -104,23 +104,34 @@ class Border:
         kinds = getattr(self.config.get_text_config(), "layer_types", None) or ()
         return ", ".join(f"layers of {kind}" for kind in sorted({*kinds}) if "linear" in kind)
 
-    def packed(self, call: Mapping[str, Any], text_ids: Tensor | None) -> Tensor | None:
-        """`text_ids` (B, N) for rows of packed documents, with each token of padding on its own; None for other rows.
+    def packed(self, call: Mapping[str, Any], given: Tensor | None) -> Tensor | None:
+        """The text row (B, N) for rows of packed documents, with each token of padding on its own; None for other rows.
 
-        Documents are packed where ids start again between two tokens. Transformers tells them apart by their ids, but
-        only without a mask and without a cache. A compiled forward is not looked into.
+        Documents are packed where the ids that the caller gave start again between two tokens. Transformers tells them
+        apart by their text row, but only without a mask and without a cache. A compiled forward is not looked into.
 
         Raises:
-            ValueError: a cache is asked for, or the model cannot keep documents apart.
+            ValueError: a cache is asked for, or the documents cannot be kept apart.
         """
         mask = call.get("attention_mask")
         of_tokens = mask is None or (isinstance(mask, Tensor) and mask.dim() == 2)
         tokens = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
-        if torch.compiler.is_compiling() or text_ids is None or tokens is None or not of_tokens:
+        if torch.compiler.is_compiling() or given is None or tokens is None or not of_tokens or given.shape[-1] == 1:
             return None
         batch, length = tokens.shape[:2]
-        kept = token_mask(mask, batch, length, text_ids.device)
-        again = (text_ids[:, 1:] <= text_ids[:, :-1]) & kept[:, 1:] & kept[:, :-1]
+        kept = token_mask(mask, batch, length, given.device, cached_tokens(call))
+        counted = given.dim() == 2 or len(given) == self.axes + 1 or isinstance(self.layout, XdLayout)
+        if counted:
+            text_ids = given if given.dim() == 2 else given[0]
+            again = text_ids[:, 1:] <= text_ids[:, :-1]
+        elif self.layout is self.trained:
+            # Two tokens of one document are never both at 0 on all axes, unless they are padding.
+            first, text_ids = (given == 0).all(0), given[0]
+            more = (~first).flip(-1).cumsum(-1).flip(-1) > 0
+            again = first[:, 1:] & ~first[:, :-1] & more[:, 1:]
+        else:
+            return None
+        again = again & kept[:, 1:] & kept[:, :-1]
         if not bool(again.any()):
             return None
         row, column = again.nonzero()[0].tolist()
@@ -130,7 +141,14 @@ class Border:
                 f"{where}, and a cache is asked for; expected use_cache=False, as nothing goes on behind several "
                 "documents"
             )
-        if self.mixing and call.get("cu_seq_lens_q") is None:
+        if call.get("cu_seq_lens_q") is not None:
+            return torch.where(kept, text_ids, 0) if counted else None
+        if not counted:
+            raise ValueError(
+                f"{where}, but have {len(given)} rows, which do not tell documents apart; expected {1 + self.axes}, "
+                "those of the text first, which count from 0 in each document"
+            )
+        if self.mixing:
             raise ValueError(
                 f"{where}, which {self.mixing} of {self.config.model_type} would mix; expected a row a document"
             )
@@ -142,7 +160,8 @@ class Border:
         They go on where the cache ends. Pictures and clips are those among the new tokens, and the grids are theirs.
 
         Raises:
-            ValueError: placeholders and grids do not match, the mask is no (B, N) mask, or the cache is not ours.
+            ValueError: placeholders and grids do not match, the mask is no (B, N) mask or contradicts the one that the
+                cached tokens came with, or the cache is not ours.
         """
         mode = call.get("downsample_mode")  # of MiniCPM-V, which may say another one in a call
         if isinstance(self.trained, CanvasLayout) and mode not in (None, self.config.downsample_mode):
@@ -158,7 +177,8 @@ class Border:
         batch, length = carrier.shape[:2]
         past = cached_tokens(call)
         starts = next_starts(cache_of(call), past, batch)
-        mask = token_mask(call.get("attention_mask"), batch, length, carrier.device)
+        mask = token_mask(call.get("attention_mask"), batch, length, carrier.device, past)
+        check_mask(cache_of(call), past, call.get("attention_mask"))
         try:
             spans = self._spans(call, tokens, mask, past)
         except ValueError as error:
@@ -215,9 +235,11 @@ class Border:
         self, call: Mapping[str, Any], tokens: Tensor | None, mask: Tensor, past: int
     ) -> Sequence[Sequence[Span]]:
         """The spans of each row of new tokens."""
-        types = self._types(call, past, mask)
+        types, length = self._types(call, past, mask), mask.shape[1]
         # A loop that keeps handing over the prompt's grids while it decodes text means no new pictures.
         has_media = _any(types) if types is not None else any(call.get(key) is not None for key in _PIXELS)
+        if tokens is not None and length > 1:  # a placeholder alone is a word that the model wrote
+            has_media = has_media or _any(placeholders(tokens, self.config) * mask)
         if past and not has_media:
             return _text(mask)
         sizes: dict[str, Any] = {key: call.get(key) for key in _SIZES}
@@ -287,14 +309,44 @@ def document_mask(text_ids: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def token_mask(mask: Any, batch: int, length: int, device: torch.device) -> Tensor:
-    """(B, N) bool, which of the new tokens are tokens and no padding."""
+def check_ids(border: Border, given: Any, batch: int, length: int) -> None:
+    """Refuse position ids of the caller that are of another form than the model takes.
+
+    Raises:
+        TypeError: they are no tensor of integers, and the layout has no fractions.
+        ValueError: they have another shape.
+    """
+    kinds = "integers" if np.issubdtype(border.layout.dtype, np.integer) else "numbers"
+    if not isinstance(given, Tensor) or given.dtype == torch.bool or (given.is_floating_point() and kinds != "numbers"):
+        came = f"are {given.dtype}" if isinstance(given, Tensor) else f"is a {type(given).__name__}"
+        raise TypeError(f"position_ids {came}; expected a tensor of {kinds}")
+    axes, shape = border.axes, tuple(given.shape)
+    if shape[-1:] != (length,) or shape[-2:-1] not in ((1,), (batch,)) or shape[:-2] not in ((), (axes,), (axes + 1,)):
+        raise ValueError(
+            f"position_ids have shape {shape}; expected ({axes}, {batch}, {length}), ({axes + 1}, {batch}, {length}) "
+            f"with those of the text first, or ({batch}, {length})"
+        )
+
+
+def token_mask(mask: Any, batch: int, length: int, device: torch.device, past: int = 0) -> Tensor:
+    """(B, N) bool, which of the new tokens are tokens and no padding; of a mask of them and of `past` cached ones.
+
+    Raises:
+        ValueError: the mask has another shape, or other values than 0 and 1.
+    """
     if mask is None:
         return torch.ones(batch, length, dtype=torch.bool, device=device)
-    if not isinstance(mask, Tensor) or mask.dim() != 2 or mask.shape[0] != batch or mask.shape[1] < length:
+    if not isinstance(mask, Tensor) or mask.shape != (batch, past + length):
         shape = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
+        cached = f" behind {past} on the cache" if past else ""
         raise ValueError(
-            f"attention_mask has {shape}, which does not show the padding of {batch} rows of {length} tokens: "
-            "pass a (B, N) mask, or position_ids"
+            f"attention_mask has {shape}, which does not show the padding of {batch} rows of {length} tokens{cached}: "
+            f"pass a mask {(batch, past + length)}, or position_ids"
         )
-    return mask[:, -length:].to(device) != 0
+    kept = mask != 0
+    if bool((mask != kept).any()):
+        raise ValueError(
+            "attention_mask holds other values than 0 and 1; expected 1 for tokens and 0 for padding; documents that "
+            "are packed into one row show by position_ids that start again"
+        )
+    return kept[:, past:].to(device)

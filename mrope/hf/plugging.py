@@ -18,12 +18,24 @@ from torch import Tensor, nn
 
 from mrope.axes import AxisSplit
 from mrope.extensions import Extension
-from mrope.hf.cache import cache_of, cached_tokens, following_of, new_tokens, next_ids, remember, rows_of, with_rows
-from mrope.hf.call import Border, check_tensors, document_mask
+from mrope.hf.cache import (
+    cache_of,
+    cached_tokens,
+    following_of,
+    new_of,
+    new_tokens,
+    next_ids,
+    remember,
+    remember_generated,
+    repeat_rows,
+    rows_of,
+    with_rows,
+)
+from mrope.hf.call import Border, check_ids, check_tensors, document_mask
 from mrope.hf.drafts import expect_drafts, place_drafts
 from mrope.hf.parts import parts_of
 from mrope.hf.turning import put_in, put_in_tower, turns_of
-from mrope.layouts import GenerationLayout, GridLayout, Layout, XdLayout
+from mrope.layouts import GenerationLayout, GridLayout, Layout
 
 _PLUG = "_mrope_plug"
 _UNDER_HOOK = "_old_forward"  # where accelerate's hooks, which take the place of a forward, keep what they call
@@ -31,9 +43,12 @@ _UNDER_HOOK = "_old_forward"  # where accelerate's hooks, which take the place o
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plugged:
-    """A plugged model; as a context manager it hands out the model, and unplugs it at the end."""
+    """A plugged model; as a context manager it hands out the model, and at the end does what `unplug(model)` does."""
 
     model: nn.Module
+
+    def __repr__(self) -> str:
+        return f"Plugged({type(self.model).__name__})"
 
     def __enter__(self) -> nn.Module:
         return self.model
@@ -89,19 +104,21 @@ def plug(
     Positions follow the trained rule (a span starts at the largest position + 1) wherever the caller passes no
     `position_ids`: in forward, in `generate`, in `get_rope_index`, and in forwards that go on from a cache, with or
     without padding. Where decoding goes on is remembered on the cache, and goes with its rows where those are
-    reordered, selected or repeated. Spans come from mm_token_type_ids, or from the placeholder ids of the model's
+    reordered, selected or repeated. Tokens that a cache got from elsewhere, and a mask that contradicts the one that
+    cached tokens came with, are refused. Spans come from mm_token_type_ids, or from the placeholder ids of the model's
     configuration where those are missing, and are checked against the grids. What goes on from a cache, a further turn
     or a chunk of a prompt, brings the grids and pixels of its own pictures alone, each in whole; `generate` takes all
     tokens with them. In assisted decoding the assistant may be a text model of the same vocabulary, which is told the
     words alone.
 
-    Ids (B, N) that the caller passes are those of the text, and get its row in front. Where they, or the text row of
+    Ids (B, N) that the caller passes are those of plain text, the same on all axes, and get the text row in front; a
+    prompt with pictures wants (1 + A, B, N), the text row first. Where they, or the text row of
     (1 + A, B, N), start again between two tokens, documents are packed: they are kept apart, with a mask (B, N) or
     without, and no cache is made. HunyuanVL and Cosmos3-Edge, which take no text row, get a mask of pairs for that, in
     eager attention and SDPA. Linear attention (Qwen3.5, Qwen4, MiniCPM-V) and NeoMME would mix documents, and are
     refused. Compiled, a forward is not looked into: there it takes the text row, no mask and use_cache=False.
 
-    A plugged model that is pickled, by torch.save or otherwise, comes back plugged.
+    `mrope.hf.unplug(model)` undoes all. A plugged model that is pickled, by torch.save or else, comes back plugged.
 
     Args:
         model: a transformers model of one of our families, ForConditionalGeneration or the base *Model, in a wrapper
@@ -194,7 +211,8 @@ def _before_forward(base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     tokens = call.get("inputs_embeds") if call.get("input_ids") is None else call["input_ids"]
     if tokens is not None and given is None:
         call = {**call, "position_ids": _read(border, call, torch.compiler.is_compiling())}
-    elif given is not None:
+    elif tokens is not None:
+        check_ids(border, given, *tokens.shape[:2])
         call = {**call, **_documents_apart(base, border, call, given)}
     return (), call
 
@@ -204,8 +222,7 @@ def _documents_apart(base: Any, border: Border, call: Mapping[str, Any], given: 
     by_ids = border.takes_text_row and border.axes == 3
     if given.dim() == 2 and by_ids:
         given = given.expand(4, -1, -1)
-    counted = len(given) == border.axes + 1 or isinstance(border.layout, XdLayout)  # whose first axis counts tokens
-    packed = border.packed(call, given if given.dim() == 2 else given[0] if counted else None)
+    packed = border.packed(call, given)
     if packed is None:
         return {"position_ids": given}
     if by_ids:
@@ -294,7 +311,7 @@ def _prompt_ids(model: Any, inputs_tensor: Tensor, model_kwargs: Mapping[str, An
     given = model_kwargs.get("input_ids")
     tokens = inputs_tensor if given is None or given.shape[1] == 0 else given
     past = cached_tokens(model_kwargs)
-    new = tokens[:, tokens.shape[1] - (text.shape[1] - past) :]
+    new = new_of(tokens, past, text.shape[1])
     name, other = ("input_ids", "inputs_embeds") if tokens.dim() == 2 else ("inputs_embeds", "input_ids")
     ids = border.positions({**model_kwargs, name: new, other: None})
     text = text.expand(tokens.shape[0], -1)
@@ -307,6 +324,8 @@ def _update_kwargs(model: Any, outputs: Any, model_kwargs: dict[str, Any], *args
     """Let new tokens go on where the layout goes on, also where the prompt ends on a picture."""
     axes = getattr(model.model, _PLUG).border.axes
     before = model_kwargs.get("position_ids")
+    if before is not None:
+        remember_generated(cache_of(outputs), before, axes)
     model_kwargs = type(model)._update_model_kwargs_for_generation(model, outputs, model_kwargs, *args, **kwargs)
     after = model_kwargs.get("position_ids")
     if before is not None and after is not None and after.dim() == 3:
@@ -343,7 +362,7 @@ def _expand(
     expand: Any = partial(type(model)._expand_inputs_for_generation, model, expand_size, is_encoder_decoder)
     if expand_size == 1 or input_ids is None or not cached_tokens(model_kwargs):
         return expand(input_ids, **model_kwargs)
-    cache_of(model_kwargs).batch_repeat_interleave(expand_size)
+    repeat_rows(cache_of(model_kwargs), len(input_ids), expand_size)
     new = new_tokens(model_kwargs, input_ids.shape[1])  # whose pictures came
     _, model_kwargs = expand(input_ids[:, input_ids.shape[1] - new :], **model_kwargs)
     return input_ids.repeat_interleave(expand_size, dim=0), model_kwargs

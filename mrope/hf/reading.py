@@ -180,16 +180,22 @@ def _tokens(inputs: Mapping[str, Any]) -> tuple[Tensor, Tensor]:
     return tokens, torch.from_numpy(kept).to(tokens.device)
 
 
-def _kinds(inputs: Mapping[str, Any], tokens: Tensor, mask: Tensor, config: Any) -> Tensor:
-    """(B, N) the kind of each token: as the batch says, which the placeholders must agree with."""
+def placeholders(tokens: Tensor, config: Any) -> Tensor:
+    """(B, N) the kind of each token as the placeholders of the model with this configuration say."""
+    config = _thinker(config)
     brackets = getattr(config, "video_start_token_id", None), getattr(config, "video_end_token_id", None)
-    seen = token_kinds(
+    return token_kinds(
         tokens,
         image_token_id=config.image_token_id,
         video_token_id=getattr(config, "video_token_id", None),
         audio_token_id=getattr(config, "audio_token_id", None),
         video_brackets=None if None in brackets else brackets,  # pyright: ignore[reportArgumentType]
     )
+
+
+def _kinds(inputs: Mapping[str, Any], tokens: Tensor, mask: Tensor, config: Any) -> Tensor:
+    """(B, N) the kind of each token: as the batch says, which the placeholders must agree with."""
+    seen = placeholders(tokens, config)
     types = inputs.get("mm_token_type_ids")
     if types is None:
         return seen

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.utils.generic import TransformersKwargs
 
 from mrope.hf.batch import TEXT
-from mrope.hf.cache import cache_of, cached_tokens, new_tokens, remember
+from mrope.hf.cache import cache_of, cached_tokens, new_of, new_tokens, remember, remember_generated, repeat_rows
 from mrope.hf.call import Border
 from mrope.hf.drafts import expect_drafts, place_drafts
 from mrope.vision import VisionEncoder
@@ -97,7 +97,8 @@ class Vlm(PreTrainedModel, GenerationMixin):
         decoder = language_model.get_decoder()
         guide(decoder)
         self.columns = axis_of_columns(decoder.rotary_emb, config.split.axis.tolist())
-        self.border = Border(config, config.layout, config.layout)
+        layout = config.layout
+        self.border = Border(config, layout, layout)
         prepare: Any = GenerationMixin.__dict__["prepare_inputs_for_generation"]
         self.own_preparation = type(language_model).prepare_inputs_for_generation is not prepare
         self.known = {*TransformersKwargs.__optional_keys__, *TransformersKwargs.__required_keys__, "past_key_values"}
@@ -238,7 +239,7 @@ class Vlm(PreTrainedModel, GenerationMixin):
             inputs_embeds, given = self._embedded(call, kinds)
             input_ids = None
         text_ids = ids if ids is None or ids.dim() == 2 else ids[0] if len(ids) == 4 else None
-        packed = self.border.packed(call, None if position_ids is None else text_ids)
+        packed = self.border.packed(call, position_ids)
         if packed is not None:
             text_ids, attention_mask, kwargs["use_cache"] = packed, None, False
         if ids is not None and ids.dim() == 3:
@@ -371,7 +372,7 @@ class Vlm(PreTrainedModel, GenerationMixin):
         given = model_kwargs.get("input_ids")
         tokens = inputs_tensor if given is None or given.shape[1] == 0 else given
         past = cached_tokens(model_kwargs)
-        new = tokens[:, tokens.shape[1] - (text.shape[1] - past) :]
+        new = new_of(tokens, past, text.shape[1])
         call = {name: model_kwargs.get(name) for name in CALL} | model_kwargs
         call |= {"input_ids": new, "inputs_embeds": None} if tokens.dim() == 2 else {"inputs_embeds": new}
         ids = positions_of(self.border, call, kinds_of(self.config, call))
@@ -384,6 +385,8 @@ class Vlm(PreTrainedModel, GenerationMixin):
         self, outputs: Any, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
         before = model_kwargs.get("position_ids")
+        if before is not None:
+            remember_generated(cache_of(outputs), before, axes=3)
         model_kwargs = super()._update_model_kwargs_for_generation(outputs, model_kwargs, *args, **kwargs)
         after = model_kwargs.get("position_ids")
         if before is not None and after is not None and after.dim() == 3:
@@ -407,7 +410,8 @@ class Vlm(PreTrainedModel, GenerationMixin):
         media = {name: model_kwargs.pop(name, None) for name in (*PIXELS.values(), *PLACED)}
         call = {name: model_kwargs.get(name) for name in CALL} | model_kwargs | media | {"input_ids": input_ids}
         if expand_size > 1 and cached_tokens(call):
-            cache_of(call).batch_repeat_interleave(expand_size)
+            tokens: Any = call["inputs_embeds"] if input_ids is None else input_ids
+            repeat_rows(cache_of(call), len(tokens), expand_size)
             if input_ids is not None:
                 call["input_ids"] = input_ids[:, input_ids.shape[1] - new_tokens(call, input_ids.shape[1]) :]
         if expand_size > 1 and any(media[name] is not None for name in PIXELS.values()):
