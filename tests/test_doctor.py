@@ -64,6 +64,7 @@ FAULTS: dict[str, set[str]] = {
     "empty-row": ALL - {"glm_image", "minicpmv4_7"},
     "stale-offset": ALL - {"hunyuan_vl"},
     "generated-pictures": {"glm_image"},
+    "beams": {*GLM, "glm_image"},
     "clip-budget": GLM | STAMPED,
     "counts": {"glmga"},
 }
@@ -115,6 +116,12 @@ def test_the_numbers_of_findings() -> None:
     assert "(5, B, N)" in found(report_of("hunyuan_vl"), "packing")[0].seen
     assert "plans" not in found(report_of("glm_image"), "generated-pictures")[0].seen
     assert "49 ids" in found(report_of("glm_image"), "generated-pictures")[0].seen  # 2 x 24 + 1
+    # GLM looks for clips by a word that stands in none of its prompts, and has the first picture twice in row 0.
+    beams = {each.level: each for each in found(report_of("glm4v"), "beams")}
+    assert re.fullmatch(r"the logits of row 0 are off by 0\.[1-9]\d* of their size", beams["wrong"].seen)
+    assert "pictures of its own row" in beams["wrong"].rule
+    assert beams["risky"].seen.startswith("generate raises ValueError: torch.cat()")
+    assert "clips of its own row" in beams["risky"].rule
 
 
 @this_version
@@ -239,6 +246,26 @@ def test_a_picture_beside_a_clip_that_were_put_right_are_clean() -> None:
     report = doctor(model)
     assert "picture-and-clip" not in names(report)
     assert "picture-and-clip" in report.checked
+
+
+@this_version
+@pytest.mark.parametrize("model_type", ["glm4v", "glm_ocr"])
+def test_beams_that_were_put_right_are_clean(model_type: str) -> None:
+    """All pictures of a row are repeated as one piece: as many features as the row has placeholders."""
+
+    def repeated(model: Any, words: Any, features: dict[str, Any], expand_size: int, **_: Any) -> dict[str, Any]:
+        counts = (words == model.config.image_token_id).sum(-1).tolist()
+        for made in filter(None, features.values()):
+            rows = torch.cat(list(made.pooler_output)).split(counts)
+            made.pooler_output = [row for row in rows for _ in range(expand_size)]
+        return features
+
+    model = read_subject(config_of(model_type)).model
+    assert "beams" in names(doctor(model))
+    model._expand_multimodal_outputs = MethodType(repeated, model)
+    report = doctor(model)
+    assert "beams" not in names(report)
+    assert "beams" in report.checked
 
 
 @this_version

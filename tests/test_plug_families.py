@@ -315,17 +315,22 @@ def test_finer_tokens_that_a_call_asks_for(model_type: str) -> None:
 
 
 @this_version
-@of_families([name for name in BY_GRIDS if name != "glm_image"])
-def test_each_beam_sees_the_pictures_of_its_row_in_order(model_type: str) -> None:
+@of_families(BY_GRIDS)
+@pytest.mark.parametrize("kind", ["pictures", "clips"])
+def test_each_beam_sees_the_pictures_of_its_row_in_order(model_type: str, kind: str) -> None:
     """GLM of transformers 5.24 repeats each picture for itself, so that rows get the first one twice."""
     model = model_of(model_type)
-    made = batch(model_type, [[Text(3), Image((1, 8, 12)), Text(3), Image((1, 4, 8)), Text(4)]])
+    first, second = [Text(3), picture(model_type, (1, 8, 12)), Text(3)], [picture(model_type), Text(4)]
+    if kind == "clips":
+        second = [clip(model_type), Text(3), *second]
+    targets = [Target((1, 2, 3))] if model_type == "glm_image" else []
+    rows = [[*first, *second, *targets], [Text(2), picture(model_type), Text(6), *targets]]
+    made = batch(model_type, rows)
     options = {"return_dict_in_generate": True, "output_logits": True, "max_new_tokens": 2, "do_sample": False}
     with plug(model), torch.no_grad():
-        wanted = model(**made.inputs).logits[0, -1]
-        first = model.generate(**made.inputs, **options, num_beams=3).logits[0]
-    for beam in first:
-        torch.testing.assert_close(beam, wanted, **ROUNDING)
+        wanted = model(**made.inputs).logits[:, -1]
+        beams = model.generate(**made.inputs, **options, num_beams=3).logits[0]
+    torch.testing.assert_close(beams, wanted.repeat_interleave(3, dim=0), **ROUNDING)
 
 
 @this_version

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from mrope.axes import AxisSplit
 from mrope.extensions import Extension
+from mrope.hf.batch import VIDEO
 from mrope.hf.cache import (
     cache_of,
     cached_tokens,
@@ -34,6 +35,7 @@ from mrope.hf.cache import (
 from mrope.hf.call import Border, check_ids, check_tensors, document_mask
 from mrope.hf.drafts import expect_drafts, place_drafts
 from mrope.hf.parts import parts_of
+from mrope.hf.reading import placeholders
 from mrope.hf.turning import put_in, put_in_tower, turns_of
 from mrope.layouts import GenerationLayout, GridLayout, Layout
 
@@ -175,9 +177,11 @@ def plug(
             plugged.shadow(base, "get_rope_index", partial(_get_rope_index, base))
         plugged.hooks.append(base.register_forward_pre_hook(_before_forward, with_kwargs=True))
         plugged.hooks.append(base.register_forward_hook(_after_forward, with_kwargs=True))
-        # GLM-Image decodes without ids of the loop, from the table of what it is to draw.
-        if parts.generating is not None and not isinstance(border.trained, GenerationLayout):
-            _plug_generation(parts.generating, plugged)
+        if parts.generating is not None:
+            _plug_beams(parts.generating, plugged)
+            # GLM-Image decodes without ids of the loop, from the table of what it is to draw.
+            if not isinstance(border.trained, GenerationLayout):
+                _plug_generation(parts.generating, plugged)
     setattr(base, _PLUG, plugged)
     return Plugged(model)
 
@@ -286,19 +290,19 @@ def _get_rope_index(base: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Tenso
     return ids, (following - length)[:, None]
 
 
-def _plug_generation(model: Any, plugged: _Plug) -> None:
-    from transformers import GenerationMixin
+def _plug_beams(model: Any, plugged: _Plug) -> None:
+    plugged.shadow(model, "_expand_inputs_for_generation", partial(_expand, model))
+    if hasattr(type(model), "_expand_multimodal_outputs"):  # from 5.24 on
+        plugged.shadow(model, "_expand_multimodal_outputs", partial(_expand_features, model))
 
+
+def _plug_generation(model: Any, plugged: _Plug) -> None:
     if hasattr(type(model), "_prepare_position_ids_for_generation"):
         plugged.shadow(model, "_prepare_position_ids_for_generation", partial(_prompt_ids, model))
         plugged.shadow(model, "_update_model_kwargs_for_generation", partial(_update_kwargs, model))
         plugged.shadow(model, "prepare_inputs_for_generation", partial(_prepare_drafted, model))
     else:  # 5.0 and 5.1 make the ids at each step
         plugged.shadow(model, "prepare_inputs_for_generation", partial(_prepare_step, model))
-    plugged.shadow(model, "_expand_inputs_for_generation", partial(_expand, model))
-    repeat = getattr(GenerationMixin, "_expand_multimodal_outputs", None)  # from 5.24 on
-    if repeat is not None:  # GLM's own repeats each picture, where each row wants all of its pictures in order
-        plugged.shadow(model, "_expand_multimodal_outputs", partial(repeat, model))
     plugged.shadow(model, "_get_candidate_generator", partial(_candidates, model))
 
 
@@ -359,6 +363,12 @@ def _expand(
     **model_kwargs: Any,
 ) -> tuple[Tensor | None, dict[str, Any]]:
     """Repeat rows for beams or several sequences, and those of a cache that the caller passes with them."""
+    counts, grids = model_kwargs.get("images_per_sample"), model_kwargs.get("image_grid_thw")
+    if expand_size > 1 and counts is not None and grids is not None:  # of GLM-Image, which repeats each grid by itself
+        model_kwargs["image_grid_thw"] = None
+        rows = [row for row in grids.split(counts.tolist()) for _ in range(expand_size)]
+        input_ids, model_kwargs = _expand(model, expand_size, is_encoder_decoder, input_ids, **model_kwargs)
+        return input_ids, {**model_kwargs, "image_grid_thw": torch.cat(rows)}
     expand: Any = partial(type(model)._expand_inputs_for_generation, model, expand_size, is_encoder_decoder)
     if expand_size == 1 or input_ids is None or not cached_tokens(model_kwargs):
         return expand(input_ids, **model_kwargs)
@@ -366,6 +376,19 @@ def _expand(
     new = new_tokens(model_kwargs, input_ids.shape[1])  # whose pictures came
     _, model_kwargs = expand(input_ids[:, input_ids.shape[1] - new :], **model_kwargs)
     return input_ids.repeat_interleave(expand_size, dim=0), model_kwargs
+
+
+def _expand_features(model: Any, input_ids: Tensor | None, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+    """Repeat what the tower made of pictures and clips: all of a row in order for each of its beams.
+
+    GLM's own method repeats each picture by itself, and looks for clips by a word that stands in none of its prompts.
+    """
+    from transformers import GenerationMixin
+
+    if input_ids is not None:
+        clips = placeholders(input_ids, model.config) == VIDEO
+        input_ids = input_ids.masked_fill(clips, getattr(model.config, "video_token_id", None) or 0)
+    return GenerationMixin._expand_multimodal_outputs(model, input_ids, features, **kwargs)
 
 
 def _prepare_step(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from mrope.hf.reading import read_spans
 
 PLUG = "mrope.hf.plug(model)"
 _MOST = 120  # letters of an error
+_SAME = 1e-3  # hidden states and logits that are farther apart, as a share of their size, have seen other tokens
 
 
 def attempt(call: Callable[[], Any]) -> tuple[Any, str | None]:
@@ -35,6 +36,12 @@ def first_difference(seen: Tensor, right: Tensor) -> tuple[int, int] | None:
         return 0, min(seen.shape[-1], right.shape[-1]) - 1
     places = ((seen.to(torch.float64) - right.to(torch.float64)).abs().amax(0) > 1e-4).nonzero().tolist()
     return (places[0][0], places[0][1]) if places else None
+
+
+def share_off(seen: Tensor, right: Tensor) -> float:
+    """How far apart two tensors are at most, as a share of the size of the second; 0 where rounding can do that."""
+    off = float((seen - right).abs().amax() / right.abs().amax())
+    return off if off > max(_SAME, 4 * torch.finfo(right.dtype).eps) else 0.0
 
 
 def ids_at(ids: Tensor, row: int, token: int) -> str:

@@ -220,6 +220,7 @@ CHECKS = (
     Check("next-turn", forwards.next_turn, "forward"),
     Check("stale-offset", forwards.stale_offset, "forward"),
     Check("ends-on-picture", forwards.ends_on_picture, "forward"),
+    Check("beams", forwards.beams, "forward"),
     Check("generated-pictures", forwards.generated_pictures, "forward"),
 )
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrope.hf.checkup.compare import PLUG, attempt, finding, first_difference, ids_at, next_ids
+from mrope.hf.checkup.compare import PLUG, attempt, finding, first_difference, ids_at, next_ids, share_off
 from mrope.hf.checkup.prompts import TALL, WIDE, batch, clip, columns, has_clips, text_ids
 from mrope.hf.checkup.report import Finding
 from mrope.hf.checkup.subject import Subject
@@ -174,6 +174,43 @@ def ends_on_picture(subject: Subject) -> Iterator[Finding]:
             right=ids_at(right, 0, 0),
             fix=f"end the prompt on text, or {PLUG}",
         )
+
+
+def beams(subject: Subject) -> Iterator[Finding]:
+    """Each beam of a row sees the pictures and clips of that row, in order."""
+    if not hasattr(subject.model, "generate"):
+        return
+    rows = {"pictures": [[Text(3), WIDE, Text(2), TALL, Text(3)], [Text(4), WIDE, Text(3)]]}
+    if has_clips(subject) and subject.family.video_pixels is not None:
+        wide, tall = clip(subject, (2, 4, 8)), clip(subject, (2, 8, 4))
+        rows["clips"] = [[Text(3), wide, Text(2), tall, Text(3)], [Text(4), wide, Text(3)]]
+    for what, each in rows.items():
+        inputs = batch(subject, each, pixels=True)
+        if "second_per_grids" in inputs:  # which forwards of models that hear call otherwise than their index
+            inputs["video_second_per_grid"] = inputs.pop("second_per_grids")
+        right, alone = attempt(lambda inputs=inputs: _first_logits(subject, inputs, 1))
+        seen, error = attempt(lambda inputs=inputs: _first_logits(subject, inputs, 2))
+        if alone is not None:
+            continue  # no fault of beams
+        off = {} if error else {row: share_off(seen[2 * row : 2 * row + 2], right[row]) for row in range(len(each))}
+        row = max(off, key=off.__getitem__, default=0)
+        if error is not None or off[row]:
+            yield finding(
+                "beams",
+                "risky" if error else "wrong",
+                rule=f"with num_beams=2 each beam sees the {what} of its own row, in order",
+                seen=f"generate raises {error}"
+                if error
+                else f"the logits of row {row} are off by {off[row]:.2g} of their size",
+                right="the logits of num_beams=1",
+                fix=f"{PLUG}, or num_beams=1 and num_return_sequences=1",
+            )
+
+
+def _first_logits(subject: Subject, inputs: dict[str, Any], beams: int) -> Tensor:
+    """(B * `beams`, V) of the first token that `generate` makes."""
+    options = {"do_sample": False, "output_logits": True, "return_dict_in_generate": True}
+    return subject.model.generate(**inputs, **options, max_new_tokens=1, num_beams=beams).logits[0]
 
 
 def generated_pictures(subject: Subject) -> Iterator[Finding]:

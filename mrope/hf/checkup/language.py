@@ -8,15 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrope.hf.checkup.compare import PLUG, attempt, finding
+from mrope.hf.checkup.compare import PLUG, attempt, finding, share_off
 from mrope.hf.checkup.prompts import text_ids
 from mrope.hf.checkup.report import Finding
 from mrope.hf.checkup.subject import Subject
 
 BARE = "use_cache=False and no attention_mask"
 """How transformers must be called so that it looks for documents in a row."""
-
-_SAME = 1e-3  # hidden states that are farther apart, as a share of their size, have seen other tokens
 
 
 def rotation(subject: Subject) -> Iterator[Finding]:
@@ -105,6 +103,5 @@ def leaks(subject: Subject, rows: int, *, masked: bool = False, use_cache: bool 
     hidden, error = attempt(lambda: run(slice(None), packed, **call))
     if error is not None:
         return f"it raises {error}"
-    off = float((hidden[:, lengths[0] :] - alone).abs().amax() / alone.abs().amax())
-    same = max(_SAME, 4 * torch.finfo(alone.dtype).eps)
-    return f"the document before it changes its hidden states by {off:.2g} of their size" if off > same else None
+    off = share_off(hidden[:, lengths[0] :], alone)
+    return f"the document before it changes its hidden states by {off:.2g} of their size" if off else None

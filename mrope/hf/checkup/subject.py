@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from mrope.families import Family
 from mrope.families.checkpoint import read_json
+from mrope.hf.checkup.making import made_processor, own_processor
 from mrope.hf.checkup.shrink import VOCABULARY, shrink, words_of
 from mrope.hf.reading import layout_of, read_positions, record_of
 from mrope.layouts import SpanLayout
@@ -67,16 +68,16 @@ class Subject:
     @cached_property
     def own_processor(self) -> Any:
         """The processor in its folder; None where it is not whole."""
-        from mrope.hf.checkup.processors import own_processor
-
-        return own_processor(self)
+        return None if self.folder is None else own_processor(self.folder)
 
     @cached_property
     def processor(self) -> Any:
-        """Its processor: see `processor_of`."""
-        from mrope.hf.checkup.processors import processor_of
+        """The processor in its folder, or else one of the library's class.
 
-        return processor_of(self)
+        Raises:
+            ValueError: the library names none for it.
+        """
+        return self.own_processor or made_processor(self.config.model_type.removesuffix("_thinker"))
 
     def restore(self) -> None:
         """Put back what forwards left on a given model."""
