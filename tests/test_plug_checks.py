@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from test_build_vlm import batch as built_batch
 from test_build_vlm import built
 from test_plug_decoding import generate, prefill, step
 from torch import Tensor
+from transformers import DynamicCache, StaticCache
 
 import mrope
 from mrope import Image, Text
@@ -61,6 +63,26 @@ def test_tokens_that_came_through_the_unplugged_model_have_no_known_positions(na
         again = step(model, memory, mask, WORDS)
         assert torch.equal(again, step(model, prefill(model, made.inputs), mask, WORDS))
     assert given.isfinite().all()
+
+
+@by_name
+def test_tokens_that_are_taken_out_of_the_layers_leave_no_known_positions(name: str) -> None:
+    model, made = model_of(name), batch(name, [[Text(4), Image((1, 4, 8)), Text(3)]])
+    message = r"the cache holds 14 tokens, and 15 came: some were taken out .* such as crop, or pass position_ids"
+    with plug(model):
+        memory = prefill(model, made.inputs)
+        for layer in memory.layers:
+            layer.keys, layer.values = (each[:, :, [0, *range(2, 15)]] for each in (layer.keys, layer.values))
+        with pytest.raises(ValueError, match=message):
+            model(input_ids=WORDS[:1], **{CACHE: memory})
+        model(input_ids=WORDS[:1], position_ids=torch.tensor([[11, 12, 13]]), **{CACHE: memory})
+
+
+def test_a_built_model_does_not_go_on_from_a_cache_that_it_did_not_fill() -> None:
+    model, (inputs, _) = built(), built_batch([[3, (1, 4, 6), 4, 5]])
+    layers = [(layer.keys, layer.values) for layer in cache_of(model(**inputs)).layers]
+    with pytest.raises(ValueError, match=r"of 9 tokens on the cache the last 9 did not come through this model"):
+        model(WORDS[:1], **{CACHE: DynamicCache(layers)})
 
 
 def test_a_cache_that_was_reset_begins_anew() -> None:
@@ -130,6 +152,42 @@ def test_a_mask_of_other_values_is_refused(value: float) -> None:
                 model(input_ids=torch.cat([WORDS[:1], WORDS[1:]], dim=1), attention_mask=mask, **given)
 
 
+@by_name
+def test_a_mask_as_long_as_a_static_cache_is_read_up_to_its_tokens(name: str) -> None:
+    model, made = model_of(name), batch(name, [[Text(4), Image((1, 4, 16)), Text(2)], [Text(3)]])
+    mask, length = made.inputs["attention_mask"], made.inputs["input_ids"].shape[1]
+    logits = []
+    with plug(model):
+        for most in (0, 40):
+            memory = StaticCache(config=model.config.text_config, max_cache_len=40)
+            for words, part in ((made.inputs["input_ids"], mask), (WORDS, with_ones(mask, 3))):
+                long = torch.nn.functional.pad(part, (0, max(0, most - part.shape[1])))
+                inputs = {**(made.inputs if part is mask else {}), "input_ids": words, "attention_mask": long}
+                logits.append(model(**inputs, **{CACHE: memory}).logits)
+    assert length < 40
+    assert all(map(torch.equal, logits[:2], logits[2:]))
+
+
+@by_name
+def test_drafts_that_a_loop_masks_go_on_with_the_mask_that_came_with_ids(name: str) -> None:
+    model, made = model_of(name), batch(name, pictures(name))
+    mask, ids = made.inputs["attention_mask"], by_hand(name, made)
+    place = ids.amax((0, 2)) + 1
+    with plug(model):
+        memory = prefill(model, made.inputs)
+        step(model, memory, mask, WORDS)
+        mask = with_ones(mask, 3)
+        mask[0, -2:], mask[1, -1:] = 0, 0  # one draft of the first row stays, two of the second
+        with pytest.raises(ValueError, match="or pass position_ids"):
+            step(model, memory, mask, WORDS[:, :1])
+        following = (place + torch.tensor([1, 2]))[None, :, None]
+        step(model, memory, mask, WORDS[:, :1], position_ids=following.expand(3, -1, -1))
+        mask = with_ones(mask, 1)
+        given = (following + 1).expand(3, -1, -1)
+        wanted = step(model, copy.deepcopy(memory), mask, WORDS[:, 1:2], position_ids=given)
+        assert torch.equal(step(model, memory, mask, WORDS[:, 1:2]), wanted)
+
+
 # ------------------------------------------------------------------------------------------------- forgotten pictures
 
 
@@ -196,6 +254,18 @@ def written(model: Any, inputs: dict[str, Any], way: dict[str, Any]) -> Tensor:
     return model.generate(**inputs, **(settings | way))
 
 
+@by_name
+def test_pixels_of_cached_pictures_are_refused_where_words_go_on(name: str) -> None:
+    model, made = model_of(name), batch(name, [[Text(2), Image((1, 4, 8)), Text(3)]])
+    inputs = made.inputs | {"pixel_values": torch.zeros(32, 3 * 2 * 14 * 14)}
+    with plug(model):
+        memory = prefill(model, columns(made.inputs, slice(0, -1)))
+        with pytest.raises(
+            ValueError, match=r"1 more than .* on a cache come the grids and pixels of new tokens alone"
+        ):
+            generate(model, inputs, 1, **{CACHE: memory})
+
+
 def test_a_built_model_says_when_no_new_tokens_came() -> None:
     model, (inputs, _) = built(), built_batch([[3, (1, 4, 6), 4, 5]])
     with pytest.raises(ValueError, match=r"2 tokens came and the cache holds 9; expected all tokens of the conversat"):
@@ -205,7 +275,7 @@ def test_a_built_model_says_when_no_new_tokens_came() -> None:
 # -------------------------------------------------------------------------------------------------- ids of the caller
 
 IDS: dict[str, tuple[Any, type[Exception], str]] = {
-    "too few": (torch.arange(4)[None], ValueError, r"have shape \(1, 4\); expected \(3, 2, 3\), \(4, 2, 3\) with"),
+    "too few": (torch.arange(4)[None], ValueError, r"shape \(1, 4\); expected \(3, 2, 3\), \(4, 2, 3\) with those of"),
     "too many rows": (torch.zeros(5, 2, 3, dtype=torch.int64), ValueError, r"have shape \(5, 2, 3\); expected"),
     "another batch": (torch.zeros(3, 3, dtype=torch.int64), ValueError, r"have shape \(3, 3\); expected .* \(2, 3\)"),
     "without rows": (torch.arange(3), ValueError, r"have shape \(3,\); expected"),
@@ -225,6 +295,51 @@ def test_ids_of_another_form_are_refused(name: str, kind: str) -> None:
     given, error, message = IDS[kind]
     with plug(model_of(name)) as model, pytest.raises(error, match=message):
         model(input_ids=WORDS, position_ids=given)
+
+
+@by_name
+def test_plain_ids_of_a_prompt_with_pictures_are_refused(name: str) -> None:
+    made = batch(name, [[Text(4), Image((1, 4, 8)), Text(3)]])
+    with plug(model_of(name)) as model:
+        with pytest.raises(ValueError, match=r"token 4 of row 0 is a picture's; expected \(4, 1, 15\), or none"):
+            model(**made.inputs, position_ids=torch.arange(15)[None])
+
+
+def test_plain_ids_of_a_prompt_with_pictures_are_refused_by_a_built_model() -> None:
+    model, (inputs, _) = built(), built_batch([[3, (1, 4, 6), 4, 5]])
+    with pytest.raises(ValueError, match=r"token 1 of row 0 is a picture's; expected \(4, 1, 9\), or none"):
+        model(**inputs, position_ids=torch.arange(9)[None])
+
+
+@by_name
+@pytest.mark.parametrize("rows", [1, 3, 4])
+def test_ids_of_one_row_are_those_of_all(name: str, rows: int) -> None:
+    ids = torch.arange(3).expand(rows, 1, -1) if rows > 1 else torch.arange(3)[None]
+    mask = torch.ones_like(WORDS)
+    with plug(model_of(name)) as model:
+        wanted = model(input_ids=WORDS).logits
+        out = model(input_ids=WORDS, attention_mask=mask, position_ids=ids, use_cache=True)
+        assert torch.equal(out.logits, wanted)
+        model(input_ids=WORDS[:, :1], **{CACHE: cache_of(out)})
+
+
+@of_families(["hunyuan_vl", "neomme"])
+def test_a_model_without_a_text_row_is_not_told_to_take_one(model_type: str) -> None:
+    axes = 4 if model_type == "hunyuan_vl" else 2
+    for rows in (axes + 1, 1):
+        with plug(family_model(model_type)) as model:
+            with pytest.raises(ValueError, match=rf"expected \({axes}, 2, 3\), or \(2, 3\) for text"):
+                model(input_ids=WORDS, position_ids=torch.zeros(rows, 2, 3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("kind", ["plugged", "built"])
+def test_boundaries_of_documents_without_ids_are_refused(kind: str) -> None:
+    ends = torch.tensor([0, 2, 3], dtype=torch.int32)
+    lengths = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 2, "max_length_k": 2}
+    model = model_of("qwen2-vl") if kind == "plugged" else built()
+    with plug(model) if kind == "plugged" else nullcontext():
+        with pytest.raises(ValueError, match="cu_seq_lens_q came without position_ids"):
+            model(input_ids=WORDS[:1], **lengths, use_cache=False)
 
 
 def test_fractions_are_ids_of_a_layout_that_has_them() -> None:

@@ -245,3 +245,27 @@ def _clips(grids: list[tuple[int, ...]], seconds: Any, layout: SpanLayout) -> li
     if len(each) != len(grids):
         raise ValueError(f"second_per_grid_ts has {len(each)} entries for {len(grids)} clips; expected one a clip")
     return [Video((t, h, w), seconds=second) for (t, h, w), second in zip(grids, each, strict=True)]
+
+
+def grids_of_rows(
+    name: str, grids: Tensor, spans: Sequence[Sequence[Span]], kind: type[Image] | type[Video], rows: Sequence[int]
+) -> list[int]:
+    """The numbers of the grids that belong to these rows of a batch, row by row, repeats allowed.
+
+    Args:
+        name: of the grids in the batch.
+        grids: (n, 3) of all rows.
+        spans: of each row.
+        kind: Image or Video, whose grids they are.
+        rows: numbers of rows.
+
+    Raises:
+        ValueError: the rows have fewer pictures than there are grids.
+    """
+    # A clip with time stamps is many spans and one grid: rows and grids are matched by their temporal steps.
+    row_ends = np.cumsum([sum(span.grid[0] for span in row if isinstance(span, kind)) for row in spans])
+    grid_ends = grids[:, 0].cpu().cumsum(0).numpy()
+    if row_ends[-1] != grid_ends[-1]:
+        raise ValueError(f"{name} has a picture that is masked as a whole; take it out before taking rows")
+    owner = np.searchsorted(row_ends, grid_ends)
+    return [grid for row in rows for grid in np.flatnonzero(owner == row).tolist()]

@@ -110,9 +110,14 @@ def next_starts(cache: Any, past: int, batch: int) -> Sequence[Number | Position
             f"of {past} tokens on the cache the last {past - known} did not come through this model as it is, or came "
             "through it compiled, so that their positions are unknown: prefill again, or pass position_ids"
         )
+    if past < known:
+        raise ValueError(
+            f"the cache holds {past} tokens, and {known} came: some were taken out of its layers, so that positions "
+            "of the rest are unknown: use the cache's own methods, such as crop, or pass position_ids"
+        )
     if batch != (held := len(memory.following)):
         raise ValueError(f"the cache holds {held} rows, and {batch} rows of new tokens came")
-    numbers = memory.following[:, past - 1].tolist()
+    numbers = memory.following[:, -1].tolist()
     starts: list[Number | Positions] = list(numbers)
     if memory.rows is not None and past >= memory.length:
         rows = [row.decode(past - memory.length) if past > memory.length else row for row in memory.rows]
@@ -131,7 +136,7 @@ def check_mask(cache: Any, past: int, mask: Tensor | None) -> None:
     memory: _Memory | None = getattr(cache, _MEMORY, None)
     if past == 0 or memory is None or memory.kept is None:
         return
-    kept = memory.kept[:, :past].cpu()
+    kept = memory.kept.cpu()
     said = torch.ones_like(kept) if mask is None else mask[:, :past].cpu() != 0
     if bool((wrong := kept != said).any()):
         row, column = wrong.nonzero()[0].tolist()
@@ -139,7 +144,7 @@ def check_mask(cache: Any, past: int, mask: Tensor | None) -> None:
         raise ValueError(
             f"attention_mask is {came} for token {column} of row {row} on the cache, which was "
             f"{was[bool(kept[row, column])]} when it came: pass the mask of all tokens, cached ones too, with its rows "
-            "as the cache has them"
+            "as the cache has them, or pass position_ids"
         )
 
 
@@ -182,17 +187,17 @@ def remember(cache: Any, past: int, position_ids: Tensor, axes: int, mask: Any =
         earlier, largest = ids[0, :, :0], largest.cummax(-1).values
     # A token with one position on all axes is text, also where a clip before it reaches further.
     following = torch.where((ids == ids[:1]).all(0), ids[0] + 1, largest)
-    kept = torch.ones_like(following, dtype=torch.bool) if mask is None else None
-    if isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] >= length:
-        kept = mask[:, -length:].to(ids.device) != 0
-        place = torch.where(kept, torch.arange(length, device=ids.device), 0).cummax(-1).values
+    kept = None  # of all tokens: with ids of the caller may come another mask than before
+    if mask is None:
+        before = following.new_ones(batch, past) if past == 0 or memory is None else memory.kept
+        kept = None if before is None else torch.cat([before.bool(), torch.ones_like(following) > 0], dim=1)
+    elif isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] >= past + length:
+        kept = mask[:, : past + length].to(ids.device) != 0
+        place = torch.where(kept[:, past:], torch.arange(length, device=ids.device), 0).cummax(-1).values
         following = following.gather(1, place)  # padding goes on from the token before it
     if rows is not None:
         following = torch.cat([following[:, :-1], following.new_tensor([[row.next] for row in rows])], dim=1)
     following = torch.cat([earlier.to(following.dtype), following], dim=1)
-    if past > 0 and kept is not None:
-        assert memory is not None  # or it was left above
-        kept = None if memory.kept is None else torch.cat([memory.kept[:, :past].to(kept.device), kept], dim=1)
     if memory is None:
         memory = _Memory(following, kept, None, 0)
         setattr(cache, _MEMORY, memory)

@@ -104,6 +104,12 @@ class Border:
         kinds = getattr(self.config.get_text_config(), "layer_types", None) or ()
         return ", ".join(f"layers of {kind}" for kind in sorted({*kinds}) if "linear" in kind)
 
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """How many rows position ids (., B, N) may have."""
+        bare = isinstance(self.trained, (XdLayout, PageLayout))
+        return (self.axes,) if bare else (self.axes, 1 + self.axes)
+
     def packed(self, call: Mapping[str, Any], given: Tensor | None) -> Tensor | None:
         """The text row (B, N) for rows of packed documents, with each token of padding on its own; None for other rows.
 
@@ -143,7 +149,7 @@ class Border:
             )
         if call.get("cu_seq_lens_q") is not None:
             return torch.where(kept, text_ids, 0) if counted else None
-        if not counted:
+        if not counted and not self.mixing:
             raise ValueError(
                 f"{where}, but have {len(given)} rows, which do not tell documents apart; expected {1 + self.axes}, "
                 "those of the text first, which count from 0 in each document"
@@ -175,6 +181,10 @@ class Border:
         if carrier is None:
             raise ValueError("there are no input_ids and no inputs_embeds: nothing to give positions to")
         batch, length = carrier.shape[:2]
+        if call.get("cu_seq_lens_q") is not None:
+            raise ValueError(
+                "cu_seq_lens_q came without position_ids, which say where documents begin: pass those of the packed row"
+            )
         past = cached_tokens(call)
         starts = next_starts(cache_of(call), past, batch)
         mask = token_mask(call.get("attention_mask"), batch, length, carrier.device, past)
@@ -237,7 +247,7 @@ class Border:
         """The spans of each row of new tokens."""
         types, length = self._types(call, past, mask), mask.shape[1]
         # A loop that keeps handing over the prompt's grids while it decodes text means no new pictures.
-        has_media = _any(types) if types is not None else any(call.get(key) is not None for key in _PIXELS)
+        has_media = any(call.get(key) is not None for key in _PIXELS) or (types is not None and _any(types))
         if tokens is not None and length > 1:  # a placeholder alone is a word that the model wrote
             has_media = has_media or _any(placeholders(tokens, self.config) * mask)
         if past and not has_media:
@@ -309,23 +319,31 @@ def document_mask(text_ids: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(seen, dtype=dtype).masked_fill(~seen, torch.finfo(dtype).min)[:, None]
 
 
-def check_ids(border: Border, given: Any, batch: int, length: int) -> None:
-    """Refuse position ids of the caller that are of another form than the model takes.
+def ids_of_batch(border: Border, given: Any, tokens: Tensor) -> Tensor:
+    """The position ids of the caller, with a row for each of the `tokens`, words (B, N) or embeddings (B, N, C).
 
     Raises:
         TypeError: they are no tensor of integers, and the layout has no fractions.
-        ValueError: they have another shape.
+        ValueError: they have another shape, or put the tokens of a picture on the line of text.
     """
     kinds = "integers" if np.issubdtype(border.layout.dtype, np.integer) else "numbers"
     if not isinstance(given, Tensor) or given.dtype == torch.bool or (given.is_floating_point() and kinds != "numbers"):
         came = f"are {given.dtype}" if isinstance(given, Tensor) else f"is a {type(given).__name__}"
         raise TypeError(f"position_ids {came}; expected a tensor of {kinds}")
-    axes, shape = border.axes, tuple(given.shape)
-    if shape[-1:] != (length,) or shape[-2:-1] not in ((1,), (batch,)) or shape[:-2] not in ((), (axes,), (axes + 1,)):
-        raise ValueError(
-            f"position_ids have shape {shape}; expected ({axes}, {batch}, {length}), ({axes + 1}, {batch}, {length}) "
-            f"with those of the text first, or ({batch}, {length})"
-        )
+    shape, (batch, length) = tuple(given.shape), tokens.shape[:2]
+    if shape[-1:] != (length,) or shape[-2:-1] not in ((1,), (batch,)) or shape[:-2] not in {(), *zip(border.rows)}:
+        axes, *more = ((rows, batch, length) for rows in border.rows)
+        text = f"{more[0]} with those of the text first, or " if more else "or "
+        raise ValueError(f"position_ids have shape {shape}; expected {axes}, {text}{(batch, length)} for text")
+    if given.dim() == 2 and tokens.dim() == 2 and length > 1 and not torch.compiler.is_compiling():
+        pictures = placeholders(tokens, border.config) != TEXT
+        if bool(pictures.any()):
+            row, column = pictures.nonzero()[0].tolist()
+            raise ValueError(
+                f"position_ids have shape {shape}, the same place on all axes, and token {column} of row {row} is a "
+                f"picture's; expected {(border.rows[-1], batch, length)}, or none"
+            )
+    return given.expand(*shape[:-2], batch, length)
 
 
 def token_mask(mask: Any, batch: int, length: int, device: torch.device, past: int = 0) -> Tensor:
@@ -336,12 +354,15 @@ def token_mask(mask: Any, batch: int, length: int, device: torch.device, past: i
     """
     if mask is None:
         return torch.ones(batch, length, dtype=torch.bool, device=device)
-    if not isinstance(mask, Tensor) or mask.shape != (batch, past + length):
+    whole = past + length
+    of_tokens = isinstance(mask, Tensor) and mask.dim() == 2 and len(mask) == batch and mask.shape[1] >= whole
+    # A mask as long as a static cache ends on zeros.
+    if not of_tokens or (mask.shape[1] > whole and bool(mask[:, whole:].any())):
         shape = f"shape {tuple(mask.shape)}" if isinstance(mask, Tensor) else f"type {type(mask).__name__}"
         cached = f" behind {past} on the cache" if past else ""
         raise ValueError(
             f"attention_mask has {shape}, which does not show the padding of {batch} rows of {length} tokens{cached}: "
-            f"pass a mask {(batch, past + length)}, or position_ids"
+            f"pass a mask {(batch, whole)}, or position_ids"
         )
     kept = mask != 0
     if bool((mask != kept).any()):
@@ -349,4 +370,4 @@ def token_mask(mask: Any, batch: int, length: int, device: torch.device, past: i
             "attention_mask holds other values than 0 and 1; expected 1 for tokens and 0 for padding; documents that "
             "are packed into one row show by position_ids that start again"
         )
-    return kept[:, past:].to(device)
+    return kept[:, past:whole].to(device)

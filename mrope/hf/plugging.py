@@ -32,7 +32,7 @@ from mrope.hf.cache import (
     rows_of,
     with_rows,
 )
-from mrope.hf.call import Border, check_ids, check_tensors, document_mask
+from mrope.hf.call import Border, check_tensors, document_mask, ids_of_batch
 from mrope.hf.drafts import expect_drafts, place_drafts
 from mrope.hf.parts import parts_of
 from mrope.hf.reading import placeholders
@@ -114,7 +114,7 @@ def plug(
     words alone.
 
     Ids (B, N) that the caller passes are those of plain text, the same on all axes, and get the text row in front; a
-    prompt with pictures wants (1 + A, B, N), the text row first. Where they, or the text row of
+    prompt with pictures wants (1 + A, B, N), the text row first, or (A, B, N). Where they, or the text row of
     (1 + A, B, N), start again between two tokens, documents are packed: they are kept apart, with a mask (B, N) or
     without, and no cache is made. HunyuanVL and Cosmos3-Edge, which take no text row, get a mask of pairs for that, in
     eager attention and SDPA. Linear attention (Qwen3.5, Qwen4, MiniCPM-V) and NeoMME would mix documents, and are
@@ -216,8 +216,7 @@ def _before_forward(base: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if tokens is not None and given is None:
         call = {**call, "position_ids": _read(border, call, torch.compiler.is_compiling())}
     elif tokens is not None:
-        check_ids(border, given, *tokens.shape[:2])
-        call = {**call, **_documents_apart(base, border, call, given)}
+        call = {**call, **_documents_apart(base, border, call, ids_of_batch(border, given, tokens))}
     return (), call
 
 

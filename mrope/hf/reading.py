@@ -27,6 +27,7 @@ from mrope.hf.batch import (
     check_kinds,
     check_mask,
     grids_of,
+    grids_of_rows,
     runs_of,
     token_kinds,
 )
@@ -499,15 +500,9 @@ def take_rows(inputs: Mapping[str, Any], rows: Sequence[int], config: Any) -> di
     for grid_key, pixel_key, kind in _BY_MEDIUM:
         if inputs.get(grid_key) is None:
             continue
-        grids = torch.as_tensor(inputs[grid_key]).cpu()
-        # A clip with time stamps is many spans and one grid: rows and grids are matched by their temporal steps.
-        row_ends = np.cumsum([sum(span.grid[0] for span in row if isinstance(span, kind)) for row in spans])
-        grid_ends = grids[:, 0].cumsum(0).numpy()
-        if row_ends[-1] != grid_ends[-1]:
-            raise ValueError(f"{grid_key} has a picture that is masked as a whole; take it out before taking rows")
-        owner = np.searchsorted(row_ends, grid_ends)
-        chosen = [grid for row in rows for grid in np.flatnonzero(owner == row).tolist()]
-        taken[grid_key] = torch.as_tensor(inputs[grid_key])[chosen]
+        grids = torch.as_tensor(inputs[grid_key])
+        chosen = grids_of_rows(grid_key, grids, spans, kind, rows)
+        taken[grid_key] = grids[chosen]
         if kind is Video and "second_per_grid_ts" in inputs:
             taken["second_per_grid_ts"] = torch.as_tensor(inputs["second_per_grid_ts"])[chosen]
         if pixel_key in inputs:

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from mrope.hf.batch import IMAGE, TEXT, VIDEO, batch_spans, check_kinds, token_kinds
-from mrope.hf.cache import cache_of, cached_tokens
+from mrope.hf.batch import IMAGE, TEXT, VIDEO, batch_spans, check_kinds, grids_of_rows, token_kinds
+from mrope.hf.cache import cache_of, cached_tokens, next_starts
 from mrope.hf.call import SHAPES, Border, check_tensors, token_mask
 from mrope.spans import Image, Video
 from mrope.vlm.config import VlmConfig
@@ -27,7 +27,7 @@ MARK = "_mrope_pictures"
 """On a cache whose positions are others than those of plain text."""
 
 
-def check_call(call: Mapping[str, Any], position_ids: Any) -> None:
+def check_call(call: Mapping[str, Any]) -> None:
     """Refuse arguments of a forward that are of another form, or do not go with one another.
 
     Raises:
@@ -53,18 +53,6 @@ def check_call(call: Mapping[str, Any], position_ids: Any) -> None:
         )
     if seconds is not None and torch.as_tensor(seconds).dim() != 1:
         raise ValueError(f"{SECONDS} is {seconds!r:.80}; expected a list, one number a clip")
-    if position_ids is not None and (
-        not isinstance(position_ids, Tensor)
-        or position_ids.dim() not in (2, 3)
-        or (position_ids.dim() == 3 and len(position_ids) not in (3, 4))
-        or position_ids.shape[-2] not in (1, batch)
-        or position_ids.shape[-1] != length
-    ):
-        shape = tuple(position_ids.shape) if isinstance(position_ids, Tensor) else f"type {type(position_ids).__name__}"
-        raise ValueError(
-            f"position_ids have shape {shape}; expected (3, {batch}, {length}), (4, {batch}, {length}) with those of "
-            f"the text first, or ({batch}, {length})"
-        )
 
 
 def kinds_of(config: VlmConfig, call: Mapping[str, Any]) -> Tensor | None:
@@ -96,8 +84,13 @@ def kinds_of(config: VlmConfig, call: Mapping[str, Any]) -> Tensor | None:
 
 def positions_of(border: Border, call: Mapping[str, Any], kinds: Tensor | None) -> Tensor | None:
     """(3, B, N) of new tokens among which are pictures, (B, N) of text behind such; None: the language model's own."""
+    if call.get("cu_seq_lens_q") is not None:
+        raise ValueError("cu_seq_lens_q came without position_ids, which say where documents begin: pass those as well")
     if kinds is None:
-        if not cached_tokens(call) or not getattr(cache_of(call), MARK, False):
+        past, cache = cached_tokens(call), cache_of(call)
+        if past and not torch.compiler.is_compiling():
+            next_starts(cache, past, len(_tokens(call)))  # which refuses a cache that it does not know
+        if not past or not getattr(cache, MARK, False):
             return None
         # A loop that keeps handing over the prompt's pictures while it decodes text means no new ones.
         call = {**call, **dict.fromkeys((*PIXELS.values(), *PLACED))}
@@ -111,17 +104,15 @@ def repeated(border: Border, call: Mapping[str, Any], media: Mapping[str, Any], 
     """`media`, the patches, grids and seconds of `call`, with those of each row `times` times in a row."""
     kinds = kinds_of(border.config, call)
     assert kinds is not None  # there are pixels
-    mask = token_mask(call["attention_mask"], len(kinds), kinds.shape[1], kinds.device)
+    mask = token_mask(call["attention_mask"], *kinds.shape, kinds.device, cached_tokens(call))
     rows = batch_spans(kinds, mask, layout=border.layout, **{name: call[name] for name in PLACED})
     made = dict(media)
     for kind, span in ((IMAGE, Image), (VIDEO, Video)):
         if call[PIXELS[kind]] is None:
             continue
         table = call[GRIDS[kind]]
-        # A clip with time stamps is a span for each step, and one grid: both are counted in steps.
-        steps = [sum(one.grid[0] for one in row if isinstance(one, span)) for row in rows]
-        owner = torch.searchsorted(torch.tensor(steps).cumsum(0), table[:, 0].cpu().cumsum(0))
-        chosen = [grid for row in range(len(rows)) for _ in range(times) for grid in _where(owner == row)]
+        each = [row for row in range(len(rows)) for _ in range(times)]
+        chosen = grids_of_rows(GRIDS[kind], table, rows, span, each)
         patches = call[PIXELS[kind]].split(table.prod(-1).tolist())
         made[PIXELS[kind]] = torch.cat([patches[grid] for grid in chosen])
         made[GRIDS[kind]] = table[chosen]
@@ -133,7 +124,3 @@ def repeated(border: Border, call: Mapping[str, Any], media: Mapping[str, Any], 
 def _tokens(call: Mapping[str, Any]) -> Tensor:
     """The new tokens, (B, N) words or (B, N, C) embeddings."""
     return call["input_ids"] if call["input_ids"] is not None else call["inputs_embeds"]
-
-
-def _where(rows: Tensor) -> list[int]:
-    return rows.nonzero()[:, 0].tolist()

@@ -25,7 +25,7 @@ from transformers.utils.generic import TransformersKwargs
 
 from mrope.hf.batch import TEXT
 from mrope.hf.cache import cache_of, cached_tokens, new_of, new_tokens, remember, remember_generated, repeat_rows
-from mrope.hf.call import Border
+from mrope.hf.call import Border, ids_of_batch
 from mrope.hf.drafts import expect_drafts, place_drafts
 from mrope.vision import VisionEncoder
 from mrope.vlm.call import (
@@ -229,8 +229,10 @@ class Vlm(PreTrainedModel, GenerationMixin):
                     f"{unknown[0]} is no argument of forward; expected {', '.join((*PIXELS.values(), *PLACED))}, or "
                     f"what {type(self.language_model).__name__} takes"
                 )
-            check_call(call, position_ids)
+            check_call(call)
             tokens: Any = inputs_embeds if input_ids is None else input_ids
+            if position_ids is not None:
+                position_ids = ids_of_batch(self.border, position_ids, tokens)
             self._check_labels(labels, tuple(tokens.shape[:2]), kwargs.get("num_items_in_batch"))
         kinds = kinds_of(self.config, call)
         ids = positions_of(self.border, call, kinds) if position_ids is None else position_ids
@@ -337,6 +339,10 @@ class Vlm(PreTrainedModel, GenerationMixin):
             kwargs |= dict.fromkeys({"cache", "past_key_values"} & kwargs.keys())
             kwargs |= {"next_sequence_length": None, "is_first_iteration": True}
         inputs = mixin.prepare_inputs_for_generation(*args, **kwargs)
+        types, tokens = inputs.get("mm_token_type_ids"), inputs.get("input_ids")
+        if types is not None and tokens is not None and types.shape[1] < tokens.shape[1]:
+            # Behind a prompt, whose types came, stand words: those that are drafted, or that an assistant is handed.
+            inputs["mm_token_type_ids"] = nn.functional.pad(types, (0, tokens.shape[1] - types.shape[1]))
         decodes = "next_sequence_length" in kwargs and not kwargs.get("is_first_iteration") and cached_tokens(kwargs)
         if decodes:  # before 5.24 each model sees to that
             inputs |= dict.fromkeys((*PIXELS.values(), *PLACED))
