@@ -602,6 +602,44 @@ def test_a_model_is_like_its_family() -> None:
     assert report.ok, [(check.name, check.figure) for check in report.failed]
 
 
+@pytest.mark.parametrize(
+    ("model_type", "name"),
+    [("qwen3_vl", "qwen3-vl"), ("glm4v", "glm4v"), ("hunyuan_vl", "hunyuan-vl"), ("minicpmv4_7", "minicpm-v4.7")],
+)
+def test_a_callable_is_asked_for_the_prompts_of_the_model_that_it_is_meant_to_be(model_type: str, name: str) -> None:
+    """With its words around pictures, its stamps and its seconds, in the callable's own patches."""
+    needs(model_type)
+    record = mrope.family(name)
+    seen: list[Sequence[Span]] = []
+
+    def right(spans: Sequence[Span]) -> Tensor:
+        seen.append(spans)
+        return record.layout(spans).ids
+
+    def exchanged(spans: Sequence[Span]) -> Tensor:
+        ids = right(spans).clone()
+        row, col = record.axes.index("h"), record.axes.index("w")
+        ids[[row, col]] = ids[[col, row]]
+        return ids
+
+    for rule in (right, exchanged):
+        rule.axes, rule.merge = len(record.axes), record.merge  # pyright: ignore[reportFunctionMemberAccess]
+    assert quick(right, like=f"hf:{model_type}")["ids-as-trained"].outcome == "pass"
+    longest = max(seen[0], key=lambda span: isinstance(span, Text) and span.length)
+    assert isinstance(longest, Text)
+    assert any(span.length == 4 for spans in seen for span in spans if isinstance(span, Text)), "3 words and a bracket"
+    report = quick(exchanged, like=f"hf:{model_type}")["ids-as-trained"]
+    assert report.outcome == "fail"
+    assert "ids of shape" not in report.figure
+    assert quick(name, like=f"hf:{model_type}")["ids-as-trained"].outcome == "pass"
+
+
+def test_the_class_of_qwen2_5_vl_is_audited_with_the_pace_of_its_checkpoints() -> None:
+    needs("qwen2_5_vl")
+    told = quick("qwen2.5-vl@trained", like="hf:qwen2_5_vl")["ids-as-trained"].figure
+    assert not told.startswith("clip 4 x 6 x 10: token 60 of the block"), "2 positions a second, not 4 as its class has"
+
+
 # -------------------------------------------------------------------------------------------- far positions, and heads
 
 
@@ -655,6 +693,21 @@ def test_a_turn_of_the_first_head_alone_is_found() -> None:
 
     assert failed(quick(first_head)) == {"queries-and-keys", "shift"}
     assert "turns-as-trained" in failed(quick(first_head, like="qwen2-vl"))
+
+
+def test_a_turn_of_a_model_that_spares_its_second_head_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs("qwen2_vl")
+    from transformers.models.qwen2_vl import modeling_qwen2_vl
+
+    assert quick("hf:qwen2_vl")["rotation"].outcome == "pass"
+    turning = modeling_qwen2_vl.apply_rotary_pos_emb
+
+    def sparing(q: Tensor, k: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        turned, keys = turning(q, k, *rest)
+        return torch.cat((turned[:, :1], q[:, 1:2], turned[:, 2:]), dim=1), keys
+
+    monkeypatch.setattr(modeling_qwen2_vl, "apply_rotary_pos_emb", sparing)
+    assert "turns-as-trained" in failed(quick("hf:qwen2_vl"))
 
 
 def nan_queries(q: Tensor, k: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
@@ -936,6 +989,7 @@ def test_a_model_of_ours_and_its_layout_are_told_apart() -> None:
         ("python:math:nothing", "math has no nothing"),
         ("python:missing.py:f", "missing.py is no file"),
         ("hf:no_such_model", "target is 'hf:no_such_model'"),
+        ("hf:", "target is 'hf:'; expected a model class, a model_type, a folder or a JSON file"),
         ("pype", "layout is 'pype' without layers, jump; expected such as pype(layers=2,jump=2)"),
         ("anchored", "target is 'anchored'; expected a family"),
         ("xd+S*16 W*16 H*16 I*16", "(I, S); expected axes T, H and W, or digits, as in 0123*16"),

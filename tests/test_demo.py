@@ -127,8 +127,8 @@ def test_the_mirror_is_that_of_swapped_axes(untrained, monkeypatch):
                 logits[index, grid.glyphs[row, col]] = 1
         return logits
 
-    monkeypatch.setattr("mrope.probes.grid.ask_everything", follow)
-    monkeypatch.setattr("mrope.probes.exam.ask_everything", follow)
+    monkeypatch.setattr("mrope.probes.reading.grid.ask_everything", follow)
+    monkeypatch.setattr("mrope.probes.reading.exam.ask_everything", follow)
     (swap,) = take_exam(untrained, SMALL).swaps
     assert swap.before.accuracy == 1.0
     assert swap.mirrored == 1.0

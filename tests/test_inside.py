@@ -255,7 +255,7 @@ def test_a_forward_that_raises_leaves_the_model_as_it_was(look: Any) -> None:
         raise RuntimeError("broken")
 
     handle = model.model.language_model.norm.register_forward_hook(broken)
-    with pytest.raises(RuntimeError, match="broken"):
+    with pytest.raises(ValueError, match=r"inputs do not run through the Qwen2VL.*: RuntimeError: broken; expected"):
         look(model, made.inputs)
     handle.remove()
     assert (model.training, hooks_of(model)) == (True, hooks)
@@ -641,14 +641,124 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="weights are empty"):
         measure_attention({}, places)
     cells, picture = field([(2, 3)])
-    with pytest.raises(ValueError, match="cells are of 1 pictures; expected at least 2"):
+    with pytest.raises(ValueError, match="the number of pictures is 1; expected at least 2"):
         probe_states(torch.randn(6, 2), cells, picture)
-    with pytest.raises(ValueError, match="inputs have 1 pictures and clips; expected at least 2"):
+    with pytest.raises(ValueError, match="the number of pictures and clips is 1; expected at least 2"):
         linear_probe(model, batch("qwen2_vl", [[Text(1), Image((1, 4, 6)), Text(2)]]).inputs)
     settings: list[tuple[str, Any]] = [("held_out", 1), ("held_out", 0), ("penalty", 0), ("seed", -1)]
     for name, value in settings:
         with pytest.raises(ValueError, match=f"{name} is {value}; expected"):
             linear_probe(model, given, **{name: value})
+
+
+def broken_batches(name: str) -> dict[str, tuple[dict[Any, Any], str]]:
+    """What is wrong -> a batch of pictures of 2 x 3 and 3 x 2 tokens, and what must be said of it."""
+    rows: list[list[Span]] = [[Text(2), Image((1, 4, 6)), Text(3)], [Text(1), Image((1, 6, 4)), Text(3)]]
+    given: dict[str, Any] = sample(name, rows).inputs
+    pixels, words = given["pixel_values"], given["input_ids"]
+    spoilt = pixels.clone()
+    spoilt[3, 4], spoilt[5, 6] = math.nan, math.inf
+    return {
+        "too few patches": ({"pixel_values": pixels[:-4]}, "inputs do not run through the Qwen"),
+        "too many patches": ({"pixel_values": torch.cat([pixels, pixels[:4]])}, "inputs do not run through the Qwen"),
+        "narrow patches": ({"pixel_values": pixels[:, 1:]}, "inputs do not run through the Qwen"),
+        "NaN": ({"pixel_values": spoilt}, f"2 of {pixels.numel()} numbers of pixel_values are NaN or infinite"),
+        "array": ({"pixel_values": pixels.numpy()}, "pixel_values is a ndarray; expected a tensor"),
+        "lists": ({"input_ids": words.tolist()}, "input_ids is a list; expected a tensor"),
+        "mask": ({"attention_mask": given["attention_mask"].tolist()}, "attention_mask is a list; expected a tensor"),
+        "one row": ({"input_ids": words[0]}, r"input_ids have shape \(11,\); expected \(B, N\)"),
+        "unknown word": ({"input_ids": words.where(words > 400, 777)}, "input_ids hold 777; expected 0 to 511"),
+        "typing error": ({"pixle_values": pixels}, "inputs hold 'pixle_values', which a Qwen.* does not take"),
+        "number": ({3: pixels}, "inputs hold 3, which a Qwen"),
+    }
+
+
+@pytest.mark.parametrize("look", [attention_inside, linear_probe])
+@pytest.mark.parametrize("wrong", broken_batches("qwen2-vl"))
+def test_a_batch_that_cannot_be_run_is_one_clear_error(wrong: str, look: Any) -> None:
+    name = "qwen3-vl" if look is linear_probe else "qwen2-vl"
+    given = sample(name, [[Text(2), Image((1, 4, 6)), Text(3)], [Text(1), Image((1, 6, 4)), Text(3)]]).inputs
+    change, message = broken_batches(name)[wrong]
+    with pytest.raises((TypeError, ValueError), match=message):
+        look(tiny_model(name), {**given, **change})
+
+
+PLACES = row_of(1, (2, 2, 3), 2)  # 15 tokens, the cells from 1 to 12
+
+
+def even(heads: int = 2) -> Tensor:
+    """Weights that look evenly at all tokens up to their own."""
+    return (torch.ones(15, 15).tril() / torch.arange(1, 16)[:, None]).expand(1, heads, 15, 15).clone()
+
+
+def changed(query: int, key: int, value: float) -> Tensor:
+    weights = even()
+    weights[0, 1, query, key] = value
+    return weights
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        ({0: torch.randn(1, 2, 15, 15, generator=torch.Generator().manual_seed(0))}, "expected those behind a softmax"),
+        ({0: 2 * even()}, "weights of layer 0 sum to 2 for token 0 of row 0 in head 0"),
+        ({0: changed(4, 2, math.nan)}, "weights of layer 0 sum to nan for token 4 of row 0 in head 1"),
+        ({0: changed(5, 3, -0.1)}, "for token 5 of row 0 in head 1, the least is -0.1; expected those behind"),
+        ({0: even().long()}, "weights of layer 0 are of torch.int64; expected a tensor in float"),
+        ({0: even(0)}, r"weights of layer 0 have shape \(1, 0, 15, 15\); expected \(1, H, 15, 15\)"),
+        ({0: even()[0]}, r"weights of layer 0 have shape \(2, 15, 15\); expected \(1, H, 15, 15\)"),
+        ({-1: even()}, "layer is -1; expected at least 0"),
+        ({"a": even()}, "layer is 'a'; expected a whole number"),
+        ({0: even().tolist()}, "weights of layer 0 are a list; expected a tensor in float"),
+        ({0: None}, "weights of layer 0 are a NoneType"),
+        ([even()], "weights are a list; expected number of a layer"),
+        (None, "weights are a NoneType"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else None,
+)
+def test_weights_that_are_none_are_refused(weights: Any, message: str) -> None:
+    unchecked = getattr(measure_attention, "__wrapped__", measure_attention)
+    while hasattr(unchecked, "__wrapped__"):  # jaxtyping's and beartype's, which know other words
+        unchecked = unchecked.__wrapped__
+    with pytest.raises((TypeError, ValueError), match=message):
+        unchecked(weights, PLACES)
+
+
+def test_weights_may_be_short_leave_some_to_a_sink_and_have_nan_in_padding() -> None:
+    whole = measure_attention({0: even()}, PLACES)
+    sunk = measure_attention({0: even().bfloat16() / 2}, PLACES)
+    torch.testing.assert_close(sunk.share.share, whole.share.share / 2, rtol=1e-2, atol=0)
+    padded = Places(
+        torch.nn.functional.pad(PLACES.picture, (1, 0), value=-1),
+        torch.nn.functional.pad(PLACES.cells, (1, 0), value=-1),
+        PLACES.grids,
+        PLACES.rows,
+        torch.nn.functional.pad(PLACES.tokens, (1, 0), value=-1),
+        torch.nn.functional.pad(PLACES.behind, (1, 0), value=0),
+    )
+    weights = torch.nn.functional.pad(even(), (1, 0, 1, 0))
+    weights[:, :, 0] = math.nan
+    beside = measure_attention({0: weights}, padded)
+    torch.testing.assert_close(beside.share.share, whole.share.share)
+    assert torch.equal(beside.maps[0].weight, whole.maps[0].weight)
+
+
+def test_a_reach_that_no_memory_holds_is_refused() -> None:
+    with pytest.raises(
+        ValueError, match=r"reach is \(10000, 10000, 10000\), 8,001,200,060,001 differences; expected at"
+    ):
+        measure_attention({0: even()}, PLACES, reach=(10_000, 10_000, 10_000))
+    assert measure_attention({0: even()}, PLACES, reach=(0, 200, 300)).relative.weight.shape == (1, 2, 1, 401, 601)
+
+
+def test_states_and_places_that_do_not_fit_are_refused() -> None:
+    cells, picture = field(SIZES)
+    states = torch.randn(len(picture), 3, generator=torch.Generator().manual_seed(0))
+    with pytest.raises((TypeError, ValueError), match=r"expected \(3, 79\) and \(79,\)|cells"):
+        probe_states(states[1:], cells, picture)
+    states[5, 1] = math.nan
+    with pytest.raises(ValueError, match="states hold NaN or infinite numbers; expected finite ones"):
+        probe_states(states, cells, picture)
 
 
 # ------------------------------------------------------------------------------------------------------------- figures
@@ -704,9 +814,10 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made.save_pretrained(folder / "model")
     model.save_pretrained(folder / "model")
     rng = np.random.default_rng(0)
-    for number, (high, wide) in enumerate([(150, 230), (260, 140), (200, 310), (120, 170)]):
+    sizes = {"0": (150, 230), "1": (260, 140), "2": (200, 310), "3": (120, 170), "thin": (20, 600)}
+    for name, (high, wide) in sizes.items():
         pixels = rng.integers(0, 256, (high, wide, 3), dtype=np.uint8)
-        Pictures.fromarray(pixels).save(folder / f"{number}.png")
+        Pictures.fromarray(pixels).save(folder / f"{name}.png")
     return folder
 
 
@@ -722,7 +833,7 @@ def test_the_command_shows_each_layer_and_draws_it(saved: Path, tmp_path: Path) 
     head, *lines, behind, wrote = result.stdout.splitlines()
     assert head.split()[:4] == ["layer", "last", "words", "even"]
     assert [line.split()[0] for line in lines] == ["(input)", "0", "1"]
-    assert behind == "read off hidden states: fitted to 3 pictures, asked about 1 others"
+    assert behind == "read off hidden states: fitted to 3 pictures, asked about 1 other"
     assert wrote == f"wrote 2 figures to {tmp_path / 'figures'}"
     assert sorted(each.name for each in (tmp_path / "figures").iterdir()) == ["layer-00.png", "layer-01.png"]
 
@@ -749,11 +860,35 @@ def test_what_the_command_refuses_takes_one_line(saved: Path, tmp_path: Path) ->
         ((saved / "model", saved / "9.png"), "9.png"),
         ((saved / "model", saved / "0.png", "--layer", 7), r"layers is \[7\]; expected numbers from 0 to 1"),
         ((saved / "model", saved / "0.png", "--max-tokens", 0), "max_tokens is 0; expected at least 1"),
+        (
+            (saved / "model", saved / "thin.png", "--max-tokens", 2),
+            "thin.png: max_tokens is 2, but qwen2-vl makes 7 tokens of it; give a larger --max-tokens",
+        ),
         ((tmp_path, saved / "0.png"), "is a built model, which has no processor"),
     ):
         result = run(*words)
         assert (result.exit_code, result.stdout) == (2, ""), result.output
         assert re.search(message, result.stderr.splitlines()[-1])
+
+
+@this_version
+def test_a_picture_keeps_the_limit_in_tokens(saved: Path) -> None:
+    told = json.loads(run(saved / "model", saved / "0.png", "--layer", 0, "--max-tokens", 1, "--json").stdout)
+    assert told["layers"][0]["strongest"] == {"dt": 0, "dh": 0, "dw": 0, "weight": pytest.approx(0.1, abs=0.1)}
+    table = run(saved / "model", saved / "0.png", "--layer", 0, "--max-tokens", 1, "--ask", "A").stdout
+    assert table.splitlines()[1].split()[7] == "-", "a lone cell has no neighbour"
+
+
+@this_version
+def test_an_axis_that_does_not_vary_leaves_the_others_their_control(saved: Path) -> None:
+    pictures = [saved / "0.png", saved / "1.png"]
+    result = run(saved / "model", *pictures, "--max-tokens", 5, "--ask", "WHERE?")
+    assert "nan" not in result.stdout
+    for line in result.stdout.splitlines()[1:4]:  # rows of the held picture are one, its columns are not
+        row, column, _, _, shuffled = line.split()[-5:]
+        assert row == "-"
+        assert float(column) == float(shuffled)  # the mean of a picture whose columns all others do not have
+    assert "fitted to 1 picture, asked about 1 other" in result.stdout
 
 
 def test_results_are_frozen() -> None:

@@ -300,9 +300,9 @@ def test_ids_of_another_form_are_refused(name: str, kind: str) -> None:
 @by_name
 def test_plain_ids_of_a_prompt_with_pictures_are_refused(name: str) -> None:
     made = batch(name, [[Text(4), Image((1, 4, 8)), Text(3)]])
-    with plug(model_of(name)) as model:
-        with pytest.raises(ValueError, match=r"token 4 of row 0 is a picture's; expected \(4, 1, 15\), or none"):
-            model(**made.inputs, position_ids=torch.arange(15)[None])
+    message = r"token 4 of row 0 is a picture's; expected \(4, 1, 15\), or none"
+    with plug(model_of(name)) as model, pytest.raises(ValueError, match=message):
+        model(**made.inputs, position_ids=torch.arange(15)[None])
 
 
 def test_plain_ids_of_a_prompt_with_pictures_are_refused_by_a_built_model() -> None:
@@ -327,9 +327,9 @@ def test_ids_of_one_row_are_those_of_all(name: str, rows: int) -> None:
 def test_a_model_without_a_text_row_is_not_told_to_take_one(model_type: str) -> None:
     axes = 4 if model_type == "hunyuan_vl" else 2
     for rows in (axes + 1, 1):
-        with plug(family_model(model_type)) as model:
-            with pytest.raises(ValueError, match=rf"expected \({axes}, 2, 3\), or \(2, 3\) for text"):
-                model(input_ids=WORDS, position_ids=torch.zeros(rows, 2, 3, dtype=torch.int64))
+        message = rf"expected \({axes}, 2, 3\), or \(2, 3\) for text"
+        with plug(family_model(model_type)) as model, pytest.raises(ValueError, match=message):
+            model(input_ids=WORDS, position_ids=torch.zeros(rows, 2, 3, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("kind", ["plugged", "built"])
@@ -337,9 +337,9 @@ def test_boundaries_of_documents_without_ids_are_refused(kind: str) -> None:
     ends = torch.tensor([0, 2, 3], dtype=torch.int32)
     lengths = {"cu_seq_lens_q": ends, "cu_seq_lens_k": ends, "max_length_q": 2, "max_length_k": 2}
     model = model_of("qwen2-vl") if kind == "plugged" else built()
-    with plug(model) if kind == "plugged" else nullcontext():
-        with pytest.raises(ValueError, match="cu_seq_lens_q came without position_ids"):
-            model(input_ids=WORDS[:1], **lengths, use_cache=False)
+    message = "cu_seq_lens_q came without position_ids"
+    with plug(model) if kind == "plugged" else nullcontext(), pytest.raises(ValueError, match=message):
+        model(input_ids=WORDS[:1], **lengths, use_cache=False)
 
 
 def test_fractions_are_ids_of_a_layout_that_has_them() -> None:

@@ -20,7 +20,7 @@ import pytest
 from PIL import Image
 
 from mrope.data import Clip, Sample
-from mrope.probes.charts import heat_colour
+from mrope.probes.heat import heat_colour
 from mrope.probes.markup import DARK, LIGHT
 from mrope.probes.spatial.page import write_page
 from mrope.probes.spatial.page_samples import choose_samples
@@ -564,6 +564,52 @@ def test_the_page_fits_any_screen_in_either_light(chromium: Any, folder: Path, s
         assert page.get_attribute("#theme", "aria-pressed") == ("false" if scheme == "dark" else "true")
         broken = "[...document.images].filter(one => !one.complete || !one.naturalWidth).length"
         assert page.evaluate(broken) == 0
+
+
+@needs_chromium
+def test_the_chosen_colours_are_those_of_the_next_load(chromium: Any, folder: Path) -> None:
+    with Visit(chromium, folder, scheme="light") as page:
+        page.click("#theme")
+        page.reload()
+        assert page.get_attribute("html", "data-theme") == "dark"
+        wanted = "rgb({}, {}, {})".format(*bytes.fromhex(DARK["paper"][1:]))
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == wanted
+        assert (page.inner_text("#theme"), page.get_attribute("#theme", "aria-pressed")) == ("Light", "true")
+        page.click("#theme")
+        page.reload()
+        assert page.get_attribute("html", "data-theme") == "light"
+        page.evaluate("localStorage.setItem('mrope-theme', 'plaid')")
+        page.reload()
+        assert page.get_attribute("html", "data-theme") is None, "the system's"
+
+
+@needs_chromium
+def test_a_browser_that_refuses_storage_shows_the_page_all_the_same(
+    chromium: Any, folder: Path, lines: list[dict[str, Any]]
+) -> None:
+    refusing = (
+        "Object.defineProperty(window, 'localStorage', {get() { throw new DOMException('no', 'SecurityError') }})"
+    )
+    with Visit(chromium, folder) as page:
+        page.add_init_script(refusing)
+        page.reload()
+        assert page.evaluate("(() => { try { localStorage; return false } catch { return true } })()")
+        page.click("#theme")
+        assert page.get_attribute("html", "data-theme") == "dark"
+        assert visible(page) == names(lines)
+        page.reload()
+        assert page.get_attribute("html", "data-theme") is None
+
+
+def test_one_of_a_kind_is_no_plural(tmp_path: Path) -> None:
+    ask(Odd(), Settings({"cell": {"shapes": ((2, 3),), "each": 1}}, limit=1), tmp_path)
+    text = Parsed(write_page(tmp_path).read_text(encoding="utf-8")).text
+    assert "1 question of 1 task" in text
+    assert "seed 0, at most 1 sample of each task and seed" in text
+    assert "of 1 question answered right" in text
+    assert "The one sample that was asked." in text
+    assert "Show 1 sample" in text
+    assert not re.search(r"\b1 (questions|samples|tasks|seeds|replies|pictures)\b", text)
 
 
 @needs_chromium

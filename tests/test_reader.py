@@ -16,7 +16,7 @@ from sources import ROOT
 from mrope.data import GLYPHS, draw_grid, fonts, sample_key
 from mrope.layouts import RasterLayout
 from mrope.probes import CHANCE, score_grid, swap_axes
-from mrope.probes.study import DECISIVE, LARGER_SHAPES, TRAINED_SHAPES, name_of
+from mrope.probes.reading.study import DECISIVE, LARGER_SHAPES, TRAINED_SHAPES, name_of
 from mrope.reader import HELD_OUT_SHAPES, WEIGHTS, Reader, Recipe, train, train_to
 from mrope.vision import WindowEncoder
 

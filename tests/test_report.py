@@ -16,10 +16,11 @@ import torch
 import mrope
 from mrope.data import GLYPHS, asset, questions
 from mrope.probes import Exam, GridScore, Run, look, render, write_report
-from mrope.probes.charts import heat_colour, heat_map
-from mrope.probes.exam import Example, Kind, Said, Shift, Swap, Twin, read_study
-from mrope.probes.findings import findings
-from mrope.probes.report import check_target
+from mrope.probes.heat import heat_colour
+from mrope.probes.reading.charts import heat_map
+from mrope.probes.reading.exam import Example, Kind, Said, Shift, Swap, Twin, read_study
+from mrope.probes.reading.findings import findings
+from mrope.probes.reading.report import check_target
 
 
 def score(shape: tuple[int, int], wrong: int, pictures: int = 2) -> GridScore:

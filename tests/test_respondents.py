@@ -571,6 +571,18 @@ def test_a_budget_of_tokens_is_kept(name: str) -> None:
     )
 
 
+def test_a_picture_that_passes_its_budget_is_not_asked_about() -> None:
+    """A strip of 20 x 600 is 7 tokens of 28 pixels at least: a side is never shorter than one."""
+    who = TransformersRespondent(*tiny("qwen2-vl"))
+    strip = asking("A", 0, pictures=[blank(20, 600)], kind="choice", choices=("A", "B"))
+    assert (
+        who.refuses(replace(strip, max_tokens=2)) == "the sample wants 2 tokens a picture, and qwen2-vl makes 7 of one"
+    )
+    assert who.refuses(replace(strip, max_tokens=30)) == ""
+    inputs, _ = who._inputs(replace(strip, max_tokens=30))
+    assert int((inputs["input_ids"] == 500).sum()) <= 30
+
+
 def test_frames_are_told_by_their_own_times() -> None:
     film = Clip(tuple(blank(92, 151, level) for level in (10, 60, 120, 250)), (0.0, 0.5, 3.0, 3.5))
     asked = asking(0, "A", pictures=[film], kind="choice", choices=("A", "B"))

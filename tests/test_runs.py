@@ -14,9 +14,11 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
+import mrope.cli
 from mrope.data import Sample, task
-from mrope.probes.spatial.records import read_records
+from mrope.probes.spatial.records import read_records, read_run, unfinished
 from mrope.probes.spatial.reply import Reply
 from mrope.probes.spatial.runs import Settings, ask
 from mrope.probes.spatial.summary import summarise
@@ -57,6 +59,24 @@ def test_every_sample_is_kept_in_order_with_its_pictures(tmp_path: Path) -> None
             assert saved.tobytes() == sample.pictures[0].tobytes()  # pyright: ignore[reportAttributeAccessIssue]
     assert {record["outcome"] for record in records} == {"right"}
     assert not list(tmp_path.rglob("*.part"))
+
+
+def test_a_run_that_was_stopped_is_said_to_be_unfinished(tmp_path: Path) -> None:
+    whole = ask(Known(), SETTINGS, tmp_path)
+    run = read_run(tmp_path)
+    assert run["samples"] == len(whole) == 10
+    assert unfinished(run, read_records(tmp_path)) == ""
+    lines = (tmp_path / "samples.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "samples.jsonl").write_text("".join(lines[:7]) + lines[7][:20])  # killed within the eighth
+    assert unfinished(run, read_records(tmp_path)) == "7 of 10 samples asked; `mrope probe run` goes on with the rest"
+    told = CliRunner().invoke(mrope.cli.app, ["probe", "report", str(tmp_path)])
+    assert told.exit_code == 0
+    assert "\nnot finished: 7 of 10 samples asked; `mrope probe run` goes on with the rest\n" in told.stdout
+    page = (tmp_path / "report.html").read_text()
+    assert "<strong>Not finished</strong> 7 of 10 samples asked; `mrope probe run` goes on with the rest." in page
+    assert ask(Known(), SETTINGS, tmp_path) == whole
+    told = CliRunner().invoke(mrope.cli.app, ["probe", "report", str(tmp_path)])
+    assert "not finished" not in told.stdout + (tmp_path / "report.html").read_text().lower()
 
 
 def test_same_seed_same_bytes(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
 from itertools import pairwise
@@ -777,6 +778,13 @@ def test_a_budget_needs_a_family() -> None:
     reply, script = ask(lambda handler, _, __: send(handler, chat("A")), sample)
     assert reply.failure == why
     assert len(script.seen) == 0
+
+
+def test_a_budget_that_a_family_has_no_size_for_is_no_mistake_of_the_model() -> None:
+    sample = question(max_tokens=12)
+    who = client("http://localhost:9/v1", family="qwen3-vl")
+    assert who.refuses(sample) == "picture_tokens is 12; expected at least 64"
+    assert who.refuses(replace(sample, max_tokens=100)) == ""
 
 
 # ---------------------------------------------------------------------------------------------------- log-probabilities

@@ -386,6 +386,34 @@ def test_a_study_that_breaks_says_so_and_leaves_no_worker(how: str, tmp_path: Pa
     assert not files(tmp_path)
 
 
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_study_that_is_stopped_with_its_workers_has_nothing_to_say(how: signal.Signals, tmp_path: Path) -> None:
+    """As Ctrl-C does in a terminal: all of its processes get the signal, while workers still begin."""
+    command = [sys.executable, "-m", "mrope", "study", "run", "nope", *FEW, "--out", str(tmp_path / "out")]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    with (tmp_path / "said").open("wb") as said:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=said, stdout=said, start_new_session=True)
+        began = f"/proc/{process.pid}/task/{process.pid}/children"
+        deadline = time.monotonic() + 120
+        while len(Path(began).read_text().split()) < 2 and time.monotonic() < deadline:  # the tracker, and a worker
+            time.sleep(0.02)
+        os.killpg(process.pid, how)
+        assert process.wait(60) == (130 if how == signal.SIGINT else -how)
+        while time.monotonic() < deadline and _lives(process.pid):
+            time.sleep(0.05)
+    assert not _lives(process.pid), "a worker ends with who started it"
+    words = (tmp_path / "said").read_text()
+    assert not re.search("Traceback|semaphore|Warning", words), words
+
+
+def _lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def test_no_prompt_of_training_is_longer_than_what_extensions_take_for_trained() -> None:
     rng = np.random.default_rng(0)
     layout = variant("mrope").layout
@@ -436,11 +464,14 @@ def test_recipes_go_seed_by_seed_in_the_order_of_the_table() -> None:
         (("run", "nope", "--only", "shaw"), "variant of nope is 'shaw'; expected one of nope-causal, 1-d-causal"),
         (("run", "nope", "--device", "abacus"), "device is 'abacus'; expected one of auto, cpu, cuda"),
         (("report", "--from", "nowhere"), "--from is nowhere; expected a folder that `mrope study run` wrote"),
+        (("report", "--from", "{empty}"), "expected a folder that `mrope study run` wrote, with encodings.json, "),
+        (("report", "--write", "--from", "{empty}"), "wrong.json, distance.json or nope.json in it"),
     ],
 )
 def test_wrong_options_are_one_clear_line(arguments: tuple[str, ...], message: str, tmp_path: Path) -> None:
     out = ("--out", str(tmp_path)) if arguments[0] == "run" else ()
-    result = CliRunner().invoke(mrope.cli.app, ["study", *arguments, *out])
+    given = [word.format(empty=tmp_path) for word in arguments]
+    result = CliRunner().invoke(mrope.cli.app, ["study", *given, *out])
     assert result.exit_code == 2
     assert message in result.stderr
     assert result.stderr.count("\n") == 1
@@ -514,6 +545,15 @@ def test_one_seed_is_too_few_to_tell() -> None:
     assert tested is not None
     assert tested.verdict == "one seed"
     assert "| one | 90.0 | 80.0 |" in table(single)
+
+
+def test_one_seed_is_too_few_for_claims_that_two_are_the_same() -> None:
+    entry = toy().entry
+    single = Results(entry | {"runs": [run for run in entry["runs"] if run["seed"] == 1]})
+    found = [single.tested(claim) for claim in CLAIMS]  # at seed 1 claim D holds to the digit, and F is far off
+    assert {one.verdict for one in found if one is not None} == {"one seed"}
+    assert "| two at 4x5 is two at 6x5 | +0.0 | **one seed** |" in verdicts(TOY, single)
+    assert "| one at 4x5 is one at 6x5 | -20.0 | **one seed** |" in verdicts(TOY, single)
 
 
 def test_the_figure_shows_each_mean_where_it_is() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +15,6 @@ from mrope.cli.output import print_json, print_table
 
 if TYPE_CHECKING:
     from mrope import Family, Rotary
-    from mrope.extensions import Extension
     from mrope.probes.advice import Advice
     from mrope.probes.audits.frequencies import FrequencyReport, Trained
 
@@ -67,6 +65,7 @@ def frequencies(
     from mrope.probes.audits.decay_plot import plot_decay
     from mrope.probes.audits.frequencies import Trained, frequency_report
     from mrope.probes.audits.frequencies import decay as kernels
+    from mrope.probes.audits.named import extended
 
     record, rotary = _rotary(family, config, layer)
     own = rotary = _changed(rotary, record, split, base)
@@ -81,10 +80,10 @@ def frequencies(
         advice = choose(rotary, told, target, axes=record.axes, grid=cells)
         report = advice.report
         rotary = replace(rotary, frequencies=Frequencies(report.base))
-        rotary = _extended(rotary, record, [advice.extend] if advice.extend else [], told)
+        rotary = extended(rotary, record.axes, [advice.extend] if advice.extend else [], told.length)
     else:
         known = _trained(trained, record, rotary)
-        rotary = _extended(rotary, record, extend or [], known)
+        rotary = extended(rotary, record.axes, extend or [], known.length if known else None)
         known = known or _trained(None, record, rotary)
         if target is not None and known is None:
             raise ValueError(f"--trained is not given, and not known of {record.name}: how far training went")
@@ -125,17 +124,12 @@ def _rotary(name: str | None, config: Path | None, layer: str | None) -> tuple[F
     return record, rotary
 
 
-def _letters(record: Family) -> str:
-    """A letter for each axis."""
-    return "".join(name[0] for name in record.axes)
-
-
 def _changed(rotary: Rotary, record: Family, split: str | None, base: float | None) -> Rotary:
     """With another split or base."""
     from mrope import AxisSplit
 
     if split is not None:
-        read = AxisSplit.parse(split.upper(), _letters(record).upper())
+        read = AxisSplit.parse(split.upper(), "".join(name[0] for name in record.axes).upper())
         read.check_fits(rotary.split.rotary_dim)
         rotary = replace(rotary, split=read)
     if base is not None:
@@ -145,35 +139,6 @@ def _changed(rotary: Rotary, record: Family, split: str | None, base: float | No
             )
         rotary = replace(rotary, frequencies=replace(rotary.frequencies, base=base))
     return rotary
-
-
-def _extended(rotary: Rotary, record: Family, words: Sequence[str], trained: Trained | None) -> Rotary:
-    """With the extensions of --extend in the place of its own; axes that none of them names keep theirs."""
-    from mrope.extensions import parse_extension
-
-    if not words:
-        return rotary
-    length = None if trained is None else trained.length
-    own = rotary.frequencies.extension
-    each: list[Extension | None] = list(own) if isinstance(own, tuple) else [own] * rotary.axes
-    letters, given = _letters(record), ""
-    for word in words:
-        axes, equals, text = word.rpartition("=")
-        if not equals:
-            if len(words) > 1:
-                raise ValueError(
-                    f"--extend {word!r} names no axes beside others; expected one word for all, or t=ntk:4"
-                )
-            each = [parse_extension(text, length)] * rotary.axes
-            return replace(rotary, frequencies=replace(rotary.frequencies, extension=each[0]))
-        for letter in axes or "?":
-            if letter not in letters:
-                raise ValueError(f"--extend {word!r} names the axis {letter!r}; expected some of {', '.join(letters)}")
-            if letter in given:
-                raise ValueError(f"--extend {word!r} names the axis {letter!r} again; expected each axis once")
-            given += letter
-            each[letters.index(letter)] = parse_extension(text, length)
-    return replace(rotary, frequencies=replace(rotary.frequencies, extension=tuple(each)))
 
 
 def _trained(length: int | None, record: Family, rotary: Rotary) -> Trained | None:

@@ -35,8 +35,9 @@ def inside(
 
     "last" is the share of the last word's attention that the picture gets, "words" that of all words behind it. With
     two pictures or more, row and column of each cell are read off its hidden state by a linear map, which is fitted to
-    some pictures and asked about others: R2 is 1 if that tells all and 0 if it tells nothing. Take many, of several
-    sizes. Nothing is downloaded, and the vision tower is not looked into.
+    some pictures and asked about others: R2 is 1 if that tells all and 0 if it tells nothing, "-" where all others have
+    one row or column alone; "shuffled" is the larger R2 of a map that was fitted to shuffled places. Take many, of
+    several sizes. Nothing is downloaded, and the vision tower is not looked into.
 
     Example: mrope inside MY_CHECKPOINT photo.jpg page.png --ask "Where is the cat?" --plot figures
     """
@@ -44,10 +45,13 @@ def inside(
     from mrope.devices import choose_device
     from mrope.hf import processor
     from mrope.hf.files import load_model
-    from mrope.probes import attention_inside, linear_probe, plot_attention
+    from mrope.probes import attention_inside, linear_probe, places_of, plot_attention
+    from mrope.probes.spatial.respondents.transformer import size_for
+    from mrope.probes.words import counted
 
     whole("max_tokens", max_tokens, 1)
-    loaded = load_model(model).to(choose_device(device))
+    place = choose_device(device)
+    loaded = load_model(model).to(place)
     if hasattr(loaded.config, "record"):
         raise ValueError(
             f"{model} is a built model, which has no processor; use mrope.probes.attention_inside in Python"
@@ -55,7 +59,7 @@ def inside(
     made = processor(model)
     family = made.family
     sized = family.resize not in ("slices", "padded")
-    limits = {"images_kwargs": {"size": _size(family, max_tokens)}} if sized else {}
+    limits = {"images_kwargs": {"size": size_for(family, max_tokens)}} if sized else {}
     batches = []
     for path in pictures:
         content = [{"type": "image", "image": str(path)}, {"type": "text", "text": ask}]
@@ -69,6 +73,12 @@ def inside(
         batches.append(
             {name: each.to(loaded.dtype) if name.startswith("pixel_values") else each for name, each in prompt.items()}
         )
+        takes = int((places_of(batches[-1], loaded.config).picture >= 0).sum())
+        if takes > max_tokens:
+            raise ValueError(
+                f"{path}: max_tokens is {max_tokens}, but {family.name} makes {counted(takes, 'token')} of it; give a "
+                "larger --max-tokens"
+            )
     seen = attention_inside(loaded, batches, layers=layer)
     behind = [0, *(number + 1 for number in seen.layers)]
     probe = linear_probe(loaded, batches, layers=behind) if len(pictures) > 1 else None
@@ -80,15 +90,7 @@ def inside(
         return
     _print(seen, probe)
     if plot is not None:
-        print(f"wrote {len(files)} figures to {plot}")
-
-
-def _size(family: Any, tokens: int) -> dict[str, int]:
-    """The limits in pixels of a picture of at most so many tokens, as processors of transformers have them."""
-    counted = family.temporal_patch if family.resize == "volume" else 1  # a picture counts as so many frames
-    least, most = family.pixel_limits
-    most = min(most, tokens * family.factor**2)
-    return {"shortest_edge": min(least, most) * counted, "longest_edge": most * counted}
+        print(f"wrote {counted(len(files), 'figure')} to {plot}")
 
 
 def _resized(paths: list[Path], seen: AttentionInside, factor: int) -> list[tuple[Tensor, int]]:
@@ -107,6 +109,8 @@ def _resized(paths: list[Path], seen: AttentionInside, factor: int) -> list[tupl
 
 
 def _print(seen: AttentionInside, probe: LinearProbe | None) -> None:
+    from mrope.probes.words import counted
+
     rows = []
     columns = ["layer", "last", "words", "even", "strongest neighbour", "weight"]
     columns += ["R2 of row", "of column", "rows off", "columns off", "shuffled"] if probe is not None else []
@@ -116,17 +120,20 @@ def _print(seen: AttentionInside, probe: LinearProbe | None) -> None:
     for at, layer in enumerate(told["layers"]):
         down, right = layer["strongest"]["dh"], layer["strongest"]["dw"]
         cells = [layer["layer"], *(_percent(layer[name]) for name in ("last", "words")), _percent(told["even"])]
-        cells += [f"{down:+d} rows, {right:+d} columns", f"{layer['strongest']['weight']:.3g}"]
+        cells += [f"{down:+d} rows, {right:+d} columns" if down or right else "-"]  # a picture of one cell has none
+        cells += [f"{layer['strongest']['weight']:.3g}"]
         rows.append([*cells, *([] if probe is None else _read(probe, at + 1))])
     print_table(columns, rows)
     if probe is not None:
         fitted, held = probe.pictures
-        print(f"read off hidden states: fitted to {fitted} pictures, asked about {held} others")
+        print(f"read off hidden states: fitted to {counted(fitted, 'picture')}, asked about {counted(held, 'other')}")
 
 
 def _read(probe: LinearProbe, at: int) -> list[str]:
     r2, error, control = (each[at, 1:].tolist() for each in (probe.r2, probe.error, probe.control_r2))
-    return [*(f"{each:.3f}" for each in r2), *(f"{each:.2f}" for each in error), f"{max(control):.3f}"]
+    told = [*r2, max((each for each in control if math.isfinite(each)), default=math.nan)]
+    row, column, shuffled = (f"{each:.3f}" if math.isfinite(each) else "-" for each in told)
+    return [row, column, *(f"{each:.2f}" for each in error), shuffled]
 
 
 def _percent(share: float | None) -> str:

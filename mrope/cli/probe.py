@@ -69,6 +69,7 @@ def run(
         write_page,
         write_summary,
     )
+    from mrope.probes.words import counted
 
     told = {} if config is None else read_config(config)
     here = {"model": model, "limit": limit, "out": out, "seeds": None if seed is None else _value(f"[{seed}]")}
@@ -95,7 +96,8 @@ def run(
     failed = Counter(record["failure"] for record in records if record["outcome"] == "failed")
     if failed:
         why, count = failed.most_common(1)[0]
-        typer.echo(f"{failed.total()} of {len(records)} samples got no answer, {count} of them for: {why}", err=True)
+        whole = counted(len(records), "sample")
+        typer.echo(f"{failed.total()} of {whole} got no answer, {count} of them for: {why}", err=True)
     if failed.total() == len(records):
         raise typer.Exit(2)
     lacking = shortfalls(summaries, chosen.require)
@@ -135,11 +137,14 @@ def ls(
 def report(folder: Folder) -> None:
     """Write report.html of a run again, and print its table."""
     from mrope.probes.spatial import read_records, read_run, summarise, summary_table, write_page, write_summary
+    from mrope.probes.spatial.records import unfinished
 
-    read_run(folder)
-    summaries = summarise(read_records(folder))
+    run, records = read_run(folder), read_records(folder)
+    summaries = summarise(records)
     write_summary(summaries, folder)
     print(summary_table(summaries))
+    if lacking := unfinished(run, records):
+        print(f"\nnot finished: {lacking}")
     print(f"\nto look at: {write_page(folder)}")
 
 
@@ -153,10 +158,13 @@ def compare(
     from dataclasses import asdict
 
     from mrope.probes.spatial import compare_runs, comparison_table, read_records, read_run
+    from mrope.probes.spatial.records import unfinished
 
-    for one in (baseline, folder):
-        read_run(one)
-    found = compare_runs(read_records(baseline), read_records(folder))
+    sides = [(read_run(one), read_records(one)) for one in (baseline, folder)]
+    found = compare_runs(sides[0][1], sides[1][1])
+    for one, side in zip((baseline, folder), sides, strict=True):
+        if lacking := unfinished(*side):
+            typer.echo(f"{one} is not finished: {lacking}", err=True)
     print_json([asdict(one) for one in found]) if json else print(comparison_table(found))
 
 

@@ -54,8 +54,8 @@ def study(
     ] = False,
 ) -> None:
     """Train readers over several seeds and twins on the same budget, and score all on the same pictures."""
-    from mrope.probes.study import run_study
-    from mrope.probes.study import ship as ship_median
+    from mrope.probes.reading import run_study
+    from mrope.probes.reading import ship as ship_median
     from mrope.reader import Recipe
 
     recipes = [Recipe(seed=seed, steps=steps) for seed in range(seeds)]

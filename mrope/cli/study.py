@@ -67,11 +67,16 @@ def report(
     ] = False,
 ) -> None:
     """Print the page of all studies, or write it."""
+    from mrope.probes.studies import STUDIES
     from mrope.probes.studies.page import PAGE, page, write_page
     from mrope.probes.studies.results import RESULTS
 
-    if results is not None and not results.is_dir():
-        raise ValueError(f"--from is {results}; expected a folder that `mrope study run` wrote")
+    files = [f"{name}.json" for name in STUDIES]
+    if results is not None and not any((results / name).is_file() for name in files):
+        raise ValueError(
+            f"--from is {results}; expected a folder that `mrope study run` wrote, with {', '.join(files[:-1])} or "
+            f"{files[-1]} in it"
+        )
     if write and not (PAGE.parent / "pyproject.toml").exists():
         raise ValueError(f"--write puts STUDIES.md into a checkout of mrope; {PAGE.parent} is none")
     if write:

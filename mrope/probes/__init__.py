@@ -8,9 +8,6 @@ from mrope.probes.audits.frequencies import FrequencyReport, Trained, decay, fre
 from mrope.probes.audits.layout import Audit, audit
 from mrope.probes.audits.report import AuditCheck, AuditReport
 from mrope.probes.audits.whole import full_audit
-from mrope.probes.demo import Screen, run_demo
-from mrope.probes.exam import Exam, Syllabus, take_exam
-from mrope.probes.grid import CHANCE, GridScore, ask_everything, draw_grids, effective_resolution, score_grid, swap_axes
 from mrope.probes.inside import (
     AttentionInside,
     AttentionMap,
@@ -26,10 +23,27 @@ from mrope.probes.inside import (
     plot_attention,
     probe_states,
 )
-from mrope.probes.look import Look, look
 from mrope.probes.overlay import Label, Mark, Window, busiest, draw_questions, draw_token_grid, draw_tokens
 from mrope.probes.position_plot import plot_positions
-from mrope.probes.report import Run, render, write_report
+from mrope.probes.reading import (
+    CHANCE,
+    Exam,
+    GridScore,
+    Look,
+    Run,
+    Screen,
+    Syllabus,
+    ask_everything,
+    draw_grids,
+    effective_resolution,
+    look,
+    render,
+    run_demo,
+    score_grid,
+    swap_axes,
+    take_exam,
+    write_report,
+)
 from mrope.probes.space import Panel, position_space
 
 __all__ = [

@@ -19,6 +19,7 @@ from mrope.positions import pack
 from mrope.probes.audits.layout import GRIDS, fitting, traits_of
 from mrope.probes.audits.report import AuditCheck, outcome
 from mrope.probes.audits.target import Laid, Prompt, Target
+from mrope.probes.words import counted
 from mrope.spans import Grid, Text
 
 BEFORE, AFTER = 3, 4
@@ -78,7 +79,7 @@ def looks_of(target: Target, grids: tuple[Grid, ...]) -> tuple[dict[Grid, Laid],
 def ids_run(reasons: Reasons) -> AuditCheck:
     """A rule of positions that broke down, or laid out nothing at all."""
     grid, why = reasons[0]
-    others = f"; and {len(reasons) - 1} others" if len(reasons) > 1 else ""
+    others = f"; and {counted(len(reasons) - 1, 'other')}" if len(reasons) > 1 else ""
     return AuditCheck(
         name="ids-run",
         means="text around pictures and clips is laid out; a rule refuses some by ValueError, but not all",
@@ -334,7 +335,7 @@ def _turns(layout: Layout, grids: list[Grid]) -> Iterator[AuditCheck]:
         yield AuditCheck(
             name="layers",
             means="layers have positions of their own; those of layer 0 are measured here",
-            figure=f"{len(layers)} kinds in {len(begin.layers)} layers",
+            figure=f"{counted(len(layers), 'kind')} in {counted(len(begin.layers), 'layer')}",
             value=len(layers),
         )
 
@@ -358,7 +359,7 @@ def _as_trained(target: Target, trained: Target, grids: list[Grid], looks: Mappi
     return AuditCheck(
         name="ids-as-trained",
         means=f"the ids are those of {trained.name}",
-        figure=off or f"equal for {alike} prompts",
+        figure=off or f"equal for {counted(alike, 'prompt')}",
         limit="equal",
         outcome=outcome(not off and alike > 0),
     )

@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from mrope.checks import Number
 from mrope.families import Family
 from mrope.families.rope import read_rotary
 from mrope.layouts import CanvasLayout, GridLayout, Traits
-from mrope.probes.audits.target import OTHER_SECONDS, Laid, Prompt, Target, Turn, of_rotary
-from mrope.spans import Grid, Image, Text, Video
+from mrope.probes.audits.target import CALLED_HEADS, OTHER_SECONDS, Laid, Prompt, Target, Turn, of_rotary
+from mrope.spans import Grid, Image, Sliced, Span, Text, Video
 
 
 def of_installed(words: str) -> Target:
@@ -33,6 +34,8 @@ def of_installed(words: str) -> Target:
     """
     from mrope.hf.checkup.doctor import _quiet
 
+    if not words:
+        raise ValueError("target is ''; expected a model class, a model_type, a folder or a JSON file, as hf:qwen2_vl")
     with _quiet():
         return _vjepa2() if words.lower().startswith("vjepa2") else _model(words)
 
@@ -51,10 +54,13 @@ def _model(words: str) -> Target:
     layer, turn, width = _turn(subject)
     rotary = of_rotary(read_rotary(_small(subject), layer), record.name, axes=record.axes)
     clean = subject.has_index
+    heads, kv_heads = CALLED_HEADS
     right = Target(
         name=record.name,
         axes=record.axes,
         head_dim=rotary.head_dim,
+        heads=heads,
+        kv_heads=kv_heads,
         turn=rotary.turn,
         lay=(lambda grid, before, after: _laid(subject, grid, before, after, ours=True)) if clean else None,
         rule=(lambda prompt: _ruled(subject, prompt, ours=True)) if clean else None,
@@ -63,8 +69,11 @@ def _model(words: str) -> Target:
         name=name,
         axes=record.axes,
         head_dim=width,
+        heads=heads,
+        kv_heads=kv_heads,
         lay=(lambda grid, before, after: _laid(subject, grid, before, after, ours=False)) if clean else None,
         rule=(lambda prompt: _ruled(subject, prompt, ours=False)) if clean else None,
+        prompted=(lambda prompt, seconds, merge: _prompted(subject, prompt, seconds, merge)) if clean else None,
         turn=turn,
         traits=getattr(subject.layout if clean else record.layout, "traits", Traits()),
         trained=right,
@@ -93,6 +102,9 @@ def _state(config: Any, record: Family) -> None:
         }
         layered = record.name == "cohere-compass"
         text.rope_parameters = dict.fromkeys(text.layer_types, rope) if layered else rope
+    rate = getattr(record.layout, "ids_per_second", None)
+    if rate is not None and hasattr(config.vision_config, "tokens_per_second"):  # Qwen2.5-VL's class states 4
+        config.vision_config.tokens_per_second = int(rate)
     for name, size in _SIZES.items():
         if name.startswith("indexer") and getattr(text, name, 0) is None:  # Qwen4, whose class states no indexer
             setattr(text, name, size)
@@ -107,10 +119,8 @@ def _small(subject: Any) -> Any:
 
 def _laid(subject: Any, grid: Grid, before: int, after: int, *, ours: bool) -> Laid:
     """The ids of a prompt with one picture or clip, by the model's own index or by the trained rule."""
-    from mrope.hf.checkup.prompts import batch
-
     layout = subject.layout
-    inputs = batch(subject, [[Text(before), _span(subject, grid, 1.0), Text(after)]])
+    inputs = _batch(subject, (before, grid, after), 1.0)
     config = subject.small
     words = [word for name in ("image_token_id", "video_token_id") if (word := getattr(config, name, None)) is not None]
     shown = torch.isin(inputs["input_ids"][0].cpu(), torch.tensor(words)).nonzero()[:, 0]
@@ -123,13 +133,35 @@ def _laid(subject: Any, grid: Grid, before: int, after: int, *, ours: bool) -> L
 
 def _ruled(subject: Any, prompt: Prompt, *, ours: bool) -> Tensor:
     """The ids of any prompt, by the model's own index or by the trained rule."""
+    return _indexed(subject, _batch(subject, prompt, OTHER_SECONDS), ours)[0]
+
+
+def _batch(subject: Any, prompt: Prompt, seconds: Number) -> dict[str, Any]:
     from mrope.hf.checkup.prompts import batch
 
-    row = [Text(part) if isinstance(part, int) else _span(subject, part, OTHER_SECONDS) for part in prompt]
-    return _indexed(subject, batch(subject, [row]), ours)[0]
+    row = [Text(part) if isinstance(part, int) else _span(subject, part, seconds) for part in prompt]
+    return batch(subject, [row])
 
 
-def _span(subject: Any, grid: Grid, seconds: float) -> Image | Video:
+def _prompted(subject: Any, prompt: Prompt, seconds: Number, merge: int) -> list[Span]:
+    """The spans of a prompt as the model reads them, in patches of which `merge` a side make a token."""
+    from mrope.hf import read_spans
+
+    def scaled(grid: Grid) -> Grid:
+        return grid[0], grid[1] // subject.layout.merge * merge, grid[2] // subject.layout.merge * merge
+
+    def fitted(span: Span) -> Span:
+        if isinstance(span, (Image, Video)):
+            return replace(span, grid=scaled(span.grid))
+        if isinstance(span, Sliced):
+            piece = None if span.slice_grid is None else scaled(span.slice_grid)
+            return replace(span, thumbnail=scaled(span.thumbnail), slice_grid=piece)
+        return span
+
+    return [fitted(span) for span in read_spans(_batch(subject, prompt, seconds), subject.small)[0]]
+
+
+def _span(subject: Any, grid: Grid, seconds: Number) -> Image | Video:
     from mrope.hf.checkup.prompts import clip, has_clips
 
     layout, merge = subject.layout, subject.family.merge

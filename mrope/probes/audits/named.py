@@ -23,7 +23,7 @@ from mrope.extensions import At, Extension, parse_extension
 from mrope.families import family, family_names
 from mrope.frequencies import Frequencies
 from mrope.layouts import Layout
-from mrope.probes.audits.frequencies import TRAINED
+from mrope.probes.audits.frequencies import TRAINED, extensions_of_axes
 from mrope.probes.audits.target import AXES, Target, both, of_encoding, of_layout, of_object, of_rotary
 from mrope.rotary import Rotary
 
@@ -112,8 +112,9 @@ def read_target(
     known = TRAINED.get(words)
     if trained is None and known is not None:
         trained = known.length
-    longer = extended(found.rotary, found.axes, extend, trained, length)
-    if length is not None and longer == extended(found.rotary, found.axes, extend, trained, 2 * length):
+    own = extended(found.rotary, found.axes, extend, trained)
+    longer = _held(own, length)
+    if length is not None and longer == _held(own, 2 * length):
         raise ValueError(f"length is {length} for {', '.join(extend)}; expected an extension that depends on a length")
     turned = of_rotary(longer, found.name, axes=found.axes)
     return both(found, turned, found.name) if found.lay is not None else turned
@@ -216,28 +217,38 @@ def _rotary(words: str, base: Number) -> Target | None:
     return of_rotary(Rotary(split, Frequencies(base)), words)
 
 
-def extended(
-    rotary: Rotary, axes: Sequence[str], words: Sequence[str], trained: int | None, length: int | None
-) -> Rotary:
+def extended(rotary: Rotary, axes: Sequence[str], words: Sequence[str], trained: int | None) -> Rotary:
     """With extensions in the place of its own; axes that none of several words names keep theirs.
 
+    Args:
+        rotary: with the extensions that it has.
+        axes: names of its axes.
+        words: "yarn:4", or one for some axes by their first letters each: "t=ntk:4", "hw=linear:2".
+        trained: the trained length, for words that have none.
+
     Raises:
-        ValueError: an axis is unknown or named twice, or a length is missing.
+        ValueError: an axis is unknown or named twice, or a word is no extension.
     """
-    own = rotary.frequencies.extension
-    each: list[Extension | None] = list(own) if isinstance(own, tuple) else [own] * rotary.axes
-    letters, given = [name[0] for name in axes], ""
+    if not words:
+        return rotary
+    if len(words) == 1 and "=" not in words[0]:
+        extension = parse_extension(words[0], trained)
+        return replace(rotary, frequencies=replace(rotary.frequencies, extension=extension))
+    each, letters, given = list(extensions_of_axes(rotary)), [name[0] for name in axes], ""
     for word in words:
         names, equals, text = word.rpartition("=")
-        if not equals and len(words) == 1:
-            whole = replace(rotary.frequencies, extension=parse_extension(text, trained))
-            return _held(replace(rotary, frequencies=whole), length)
+        if not equals:
+            raise ValueError(f"extend {word!r} names no axes beside others; expected one word for all, or t=ntk:4")
         for letter in names or "?":
             if letter not in letters or letter in given:
-                raise ValueError(f"extend is {word!r}; expected each of {', '.join(letters)} once, as in t=ntk:4")
+                again = " again" * (letter in given)
+                known = ", ".join(letters)
+                raise ValueError(
+                    f"extend {word!r} names the axis {letter!r}{again}; expected each of {known} once at most"
+                )
             given += letter
             each[letters.index(letter)] = parse_extension(text, trained)
-    return _held(replace(rotary, frequencies=replace(rotary.frequencies, extension=tuple(each))), length)
+    return replace(rotary, frequencies=replace(rotary.frequencies, extension=tuple(each)))
 
 
 def _held(rotary: Rotary, length: int | None) -> Rotary:

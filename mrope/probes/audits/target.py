@@ -76,6 +76,8 @@ class Target:
         lay: the ids of a prompt.
         rule: (A, N) the ids of any `Prompt`; ValueError: there is no rule for it.
         span: a grid in tokens, seconds a step and tokens of text before it -> the span that the rule takes.
+        prompted: a `Prompt`, seconds a step, and patches a token and side -> the spans of the whole prompt, with the
+            words that stand around pictures in it; of models.
         turn: queries and keys, turned.
         extent: ids are measured up to here; small where coordinates are shares of a picture.
         layout: the rule of ours behind `lay`.
@@ -97,6 +99,7 @@ class Target:
     lay: Lay | None = None
     rule: Callable[[Prompt], Tensor] | None = None
     span: Callable[[Grid, Number, int], Span | None] | None = None
+    prompted: Callable[[Prompt, Number, int], list[Span]] | None = None
     turn: Turn | None = None
     extent: Number = 50
     layout: Layout | None = None
@@ -262,7 +265,7 @@ def _of_callable(call: Callable[..., Any], bare: Target, like: Target | None) ->
             "behind the other: spans or ids, or q, k and ids, or q, k, v and positions"
         )
     if len(taken) == 3:
-        heads, kv_heads = (like.heads, 0) if like and like.heads > 1 else CALLED_HEADS
+        heads, kv_heads = (like.heads, like.kv_heads) if like and like.heads > 1 else CALLED_HEADS
         return replace(bare, turn=call, heads=heads, kv_heads=kv_heads)
     if len(taken) == 4:
         return replace(bare, attend=call)
@@ -278,12 +281,28 @@ def _of_callable(call: Callable[..., Any], bare: Target, like: Target | None) ->
             heads = like.heads if like else 1
             return replace(bare, turn=_by_tables(call, *tables), head_dim=tables[1], heads=heads)
         why = f"; for ids ({len(bare.axes)}, 5) it {tables}"
-    merge = whole(f"merge of {bare.name}", getattr(call, "merge", 1), 1)
+    return laid_like(call, bare, like, whole(f"merge of {bare.name}", getattr(call, "merge", 1), 1), why)
+
+
+def laid_like(call: Callable[..., Any], bare: Target, like: Target | None, merge: int, why: str = "") -> Target:
+    """`bare` with the ids that `call` makes of the spans of prompts such as those of what is meant.
+
+    Args:
+        call: spans -> ids (A, N), or these and the position of the first decoded token, or `Positions`.
+        bare: what is audited.
+        like: what it is meant to be.
+        merge: patches per token and side, of the spans.
+        why: it did not work as something else, for refusals.
+    """
+    prompted = None if like is None else like.prompted
 
     def ids_of(prompt: Prompt, seconds: Number, stamp: int) -> tuple[Tensor, Number | None]:
-        spans = [
-            Text(part) if isinstance(part, int) else _declared(like, merge, part, seconds, stamp) for part in prompt
-        ]
+        if prompted is not None:
+            spans = prompted(prompt, seconds, merge)
+        else:
+            spans = [
+                Text(part) if isinstance(part, int) else _declared(like, merge, part, seconds, stamp) for part in prompt
+            ]
         try:
             made = call(spans)
         except (ValueError, NotImplementedError):  # how a rule says that it has none
@@ -294,6 +313,9 @@ def _of_callable(call: Callable[..., Any], bare: Target, like: Target | None) ->
 
     def lay(grid: Grid, before: int, after: int) -> Laid:
         ids, following = ids_of((before, grid, after), 1.0, 0)
+        if prompted is not None and like is not None and like.lay is not None:  # words around a picture are text
+            right = like.lay(grid, before, after)
+            before, after = right.before.shape[1], right.after.shape[1]
         return Laid(*ids.split((before, ids.shape[1] - before - after, after), dim=1), next=following)
 
     return replace(bare, lay=lay, rule=lambda prompt: ids_of(prompt, OTHER_SECONDS, OTHER_STAMP)[0])
@@ -354,7 +376,7 @@ def _ids(made: Any, bare: Target, spans: list[Span]) -> tuple[Tensor, Number | N
     if isinstance(made, Positions):
         made = made.ids, made.decode(1).ids[0, 0].item()
     ids, following = made if isinstance(made, (tuple, list)) and len(made) == 2 else (made, None)
-    count = sum(span.length if isinstance(span, Text) else 1 for span in spans)
+    count = sum(span.length if isinstance(span, Text) else isinstance(span, (Image, Video, Sliced)) for span in spans)
     if not isinstance(ids, Tensor) or ids.dim() != 2 or len(ids) != len(bare.axes) or ids.shape[1] < count:
         came = f"ids of shape {tuple(ids.shape)}" if isinstance(ids, Tensor) else type(ids).__name__
         raise TypeError(

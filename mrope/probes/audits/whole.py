@@ -22,7 +22,7 @@ from mrope.probes.audits.kernel import Waves, frequency_checks, prompt_checks
 from mrope.probes.audits.named import read_target
 from mrope.probes.audits.pictures import NothingToDrawError, draw_audit, picture_file
 from mrope.probes.audits.report import AuditCheck, AuditReport, outcome
-from mrope.probes.audits.target import Laid, Target, of_object
+from mrope.probes.audits.target import Laid, Target, laid_like, of_object
 from mrope.probes.audits.turning import Bench, bare_checks, turn_checks, waves_of
 from mrope.spans import Grid
 
@@ -136,6 +136,8 @@ def _target(said: str, thing: Any, like: Target | None, **options: Any) -> Targe
 def _meant(found: Target, meant: Target) -> Target:
     if found.trained is not None and found.trained.name == meant.name:
         return found  # a model knows its family's rule for the prompts that it is shown, with its words around them
+    if meant.prompted is not None and found.layout is not None:
+        found = laid_like(found.layout, found, meant, getattr(found.layout, "merge", 1))
     return replace(found, trained=meant, traits=meant.traits if found.layout is None else found.traits)
 
 

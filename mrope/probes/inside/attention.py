@@ -23,6 +23,8 @@ REACH: Grid = (4, 16, 16)
 """How far attention is told apart by default: steps, rows and columns in each direction."""
 
 _QUERIES = 128  # that are counted at once, since pairs are many
+_MOST = 2**18  # differences that are told apart, as each head of each layer holds a number for each
+_ROUNDING = 0.01  # of the sum of a row in a short dtype
 _AXES = ("t", "h", "w")
 
 
@@ -139,7 +141,8 @@ def attention_inside(
     """Run a model, and measure where the attention of its language model goes. Its vision tower is not looked into.
 
     The model runs once a batch, with eager attention, whatever it has otherwise; the weights of one layer are held at a
-    time. Afterwards it is as it was. Layers without attention, such as linear ones, are left out.
+    time. Afterwards it is as it was. Layers without attention, such as linear ones, are left out. Without pixels,
+    placeholders are words, all of them the same one, and positions alone tell cells apart.
 
     Args:
         model: a transformers model of one of our families, plugged or not, or what `build_vlm` made.
@@ -152,8 +155,9 @@ def attention_inside(
 
     Raises:
         TypeError: the model is none of ours, or an argument is of another kind.
-        ValueError: there is no picture, no such layer or token, or no such layer has attention; or placeholders do not
-            fit what came with them.
+        ValueError: there is no picture, no such layer or token, or no such layer has attention; `reach` tells more than
+            2^18 differences apart; a batch has a name that the model does not take, or numbers that are not finite, or
+            does not run through it; or the weights of a layer are none.
 
     >>> from transformers import Qwen2VLConfig, Qwen2VLModel
     >>> from mrope.hf import plug
@@ -167,8 +171,8 @@ def attention_inside(
     >>> seen.maps[0].weight.shape  # of 1 layer and 1 head, to 1 step of 1 row and 2 columns
     torch.Size([1, 1, 1, 1, 2])
     """
-    numbers, batches = numbers_of(model, layers), batches_of(inputs)
-    config = config_of(model)
+    numbers, config = numbers_of(model, layers), config_of(model)
+    batches = batches_of(inputs, model)
     places = tuple(places_of(batch, config) for batch in batches)
     tally = _Tally(places, reach, token)
     for number, batch in enumerate(batches):
@@ -185,25 +189,36 @@ def measure_attention(
     """Where attention goes whose weights are known, such as that of a model of your own: see `attention_inside`.
 
     Args:
-        weights: number of a layer -> its weights behind the softmax, from queries to keys.
+        weights: number of a layer -> its weights behind the softmax, from queries to keys, in float of any width. Rows
+            may sum to less than 1, as they do beside a sink; those of padding are not looked at.
         places: of the tokens.
         reach: how many steps, rows and columns in each direction are told apart.
         token: whose attention the maps show.
 
     Raises:
-        ValueError: there is no picture, no layer or no such token; or weights are of another number of tokens.
+        TypeError: an argument is of another kind, such as weights in integers.
+        ValueError: there is no picture, no layer or no such token; `reach` tells more than 2^18 differences apart; or
+            weights are of another number of tokens, or none: below 0, NaN, or with a row that sums to more than 1.
     """
+    if not isinstance(places, Places):
+        raise TypeError(f"places are a {type(places).__name__}; expected what mrope.probes.inside.places_of gives")
+    if not isinstance(weights, Mapping):
+        raise TypeError(f"weights are a {type(weights).__name__}; expected number of a layer -> its weights")
+    if not weights:
+        raise ValueError("weights are empty; expected those of one layer at least")
     tally = _Tally((places,), reach, token)
     tally.begin(0)
     rows, length = places.picture.shape
     for layer, each in weights.items():
-        if each.shape != (rows, each.shape[1], length, length):
+        number = whole("layer", layer, 0)
+        if not isinstance(each, Tensor) or not each.is_floating_point():
+            kind = f"of {each.dtype}" if isinstance(each, Tensor) else f"a {type(each).__name__}"
+            raise TypeError(f"weights of layer {number} are {kind}; expected a tensor in float")
+        if each.dim() != 4 or not each.shape[1] or each.shape != (rows, each.shape[1], length, length):
             raise ValueError(
-                f"weights of layer {layer} have shape {tuple(each.shape)}; expected ({rows}, H, {length}, {length})"
+                f"weights of layer {number} have shape {tuple(each.shape)}; expected ({rows}, H, {length}, {length})"
             )
-        tally.add(layer, each)
-    if not weights:
-        raise ValueError("weights are empty; expected those of one layer at least")
+        tally.add(number, each.float())
     return tally.result()
 
 
@@ -211,6 +226,9 @@ def _checked(reach: Any) -> Grid:
     if not isinstance(reach, Sequence) or len(reach) != 3:
         raise TypeError(f"reach is {reach!r}; expected three numbers: steps, rows and columns")
     t, h, w = (whole("reach", most, 0) for most in reach)
+    count = (2 * t + 1) * (2 * h + 1) * (2 * w + 1)
+    if count > _MOST:
+        raise ValueError(f"reach is {(t, h, w)}, {count:,} differences; expected at most {_MOST:,} of them")
     return t, h, w
 
 
@@ -270,6 +288,16 @@ class _Tally:
     def add(self, layer: int, weights: Float[Tensor, "b h n n"]) -> None:
         """Count the weights of one layer of the batch that has begun."""
         places, heads = self.places, weights.shape[1]
+        total, least = weights.sum(-1), weights.amin(-1)
+        fits = (least >= 0) & (total <= 1 + _ROUNDING)  # NaN does not
+        wrong = (~fits & (places.tokens >= 0).to(fits.device)[:, None]).nonzero()
+        if len(wrong):
+            row, head, query = wrong[0].tolist()
+            raise ValueError(
+                f"weights of layer {layer} sum to {total[row, head, query]:.4g} for token {query} of row {row} in head "
+                f"{head}, the least is {least[row, head, query]:.4g}; expected those behind a softmax: none below 0, "
+                "and a sum of 1 at most"
+            )
         relative = self.relative.setdefault(layer, torch.zeros(heads, len(self.pairs), dtype=torch.float64))
         for picture, at in enumerate(self.members):
             row, keys = int(at[0, 0]), at[:, 1].to(weights.device)

@@ -58,7 +58,7 @@ def plot_attention(
     inside: AttentionInside,
     folder: str | os.PathLike[str],
     *,
-    pictures: Sequence[tuple[UInt8[Tensor, "3 h w"], int]] | None = None,
+    pictures: Sequence[tuple[UInt8[Tensor, "3 _ _"], int]] | None = None,
 ) -> tuple[Path, ...]:
     """Draw a figure for each layer into a folder: layer-00.png, layer-01.png, ...
 

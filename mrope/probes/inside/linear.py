@@ -56,7 +56,8 @@ def linear_probe(
 
     Whole pictures are held out, never single cells of one: neighbours show the same, so that cells of a picture tell
     of one another. Take pictures of several sizes, and contents that do not tell where they are. The states of the
-    layers that are asked for are kept on the CPU in float32.
+    layers that are asked for are kept on the CPU in float32. Without pixels, placeholders are words, all of them the
+    same one.
 
     Args:
         model: as `attention_inside` takes it.
@@ -68,11 +69,12 @@ def linear_probe(
 
     Raises:
         TypeError: the model is none of ours, or an argument is of another kind.
-        ValueError: there are fewer than two pictures, no such layer, or an argument is out of range.
+        ValueError: there are fewer than two pictures, no such layer, or an argument is out of range; or a batch has a
+            name that the model does not take, or numbers that are not finite, or does not run through it.
     """
-    numbers, batches = numbers_of(model, layers, more=1), batches_of(inputs)
+    numbers, config = numbers_of(model, layers, more=1), config_of(model)
     _shares(held_out, penalty, seed)
-    config = config_of(model)
+    batches = batches_of(inputs, model)
     places = [places_of(batch, config) for batch in batches]
     states: dict[int, list[Tensor]] = {number: [] for number in numbers}
     cells, owners, pictures = [], [], 0
@@ -82,7 +84,7 @@ def linear_probe(
         owners.append(place.picture[seen] + pictures)
         pictures += len(place.grids)
     if pictures < 2:
-        raise ValueError(f"inputs have {pictures} pictures and clips; expected at least 2, as some are held out")
+        raise ValueError(f"the number of pictures and clips is {pictures}; expected at least 2, as some are held out")
     for batch, place in zip(batches, places, strict=True):
         seen = place.picture >= 0
 
@@ -123,7 +125,8 @@ def probe_states(
         seed: of the split and the shuffle.
 
     Raises:
-        ValueError: there are fewer than two pictures, or an argument is out of range.
+        ValueError: there are fewer than two pictures, an argument is out of range or of another number of cells, or
+            states are not finite.
 
     >>> picture = torch.arange(4).repeat_interleave(6)
     >>> row, column = torch.arange(6).repeat(4) // 3, torch.arange(6).repeat(4) % 3
@@ -133,9 +136,17 @@ def probe_states(
     [nan, 1.0, 1.0]
     """
     share, penalty, seed = _shares(held_out, penalty, seed)
+    count = len(states)
+    if cells.shape != (3, count) or picture.shape != (count,):
+        raise ValueError(
+            f"cells have shape {tuple(cells.shape)} and picture {tuple(picture.shape)}; expected (3, {count}) and "
+            f"({count},), as there are {count} states"
+        )
+    if not states.isfinite().all():
+        raise ValueError("states hold NaN or infinite numbers; expected finite ones")
     numbers = picture.unique()
     if len(numbers) < 2:
-        raise ValueError(f"cells are of {len(numbers)} pictures; expected at least 2, as some are held out")
+        raise ValueError(f"the number of pictures is {len(numbers)}; expected at least 2, as some are held out")
     rng = np.random.default_rng(seed)
     count = min(max(round(share * len(numbers)), 1), len(numbers) - 1)
     held = torch.isin(picture, numbers[torch.from_numpy(rng.permutation(len(numbers))[:count])])

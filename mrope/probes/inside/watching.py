@@ -5,15 +5,18 @@ Letters: B rows, N tokens, H heads, C channels.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
+from types import NoneType
 from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from mrope.checks import whole
+from mrope.hf.call import check_tensors
 from mrope.hf.checkup.subject import Subject
-from mrope.hf.comparing import _parts, _tensor
+from mrope.hf.comparing import _known, _parts, _tensor
 
 Note: TypeAlias = Callable[[int, Tensor], None]
 """Takes the number of a layer and what was seen there, which is gone afterwards."""
@@ -21,19 +24,42 @@ Note: TypeAlias = Callable[[int, Tensor], None]
 _KIND = "_attn_implementation_internal"  # without the setter, which would change the towers as well
 
 
-def batches_of(inputs: Any) -> list[Mapping[str, Any]]:
-    """One batch, or several, as a list.
+def batches_of(inputs: Any, model: Any) -> list[Mapping[str, Any]]:
+    """One batch, or several, as a list, looked at before any of them runs.
 
     Raises:
-        TypeError: they are neither.
-        ValueError: there is none.
+        TypeError: they are neither, or hold something else than tensors.
+        ValueError: there is none; or one has a name that the model does not take, a word that it does not know, or
+            pixels that are no finite numbers.
     """
     batches = [inputs] if isinstance(inputs, Mapping) else inputs
     if not isinstance(batches, Sequence) or not all(isinstance(each, Mapping) for each in batches):
         raise TypeError(f"inputs are a {type(inputs).__name__}; expected a batch by name, or a list of them")
     if not batches:
         raise ValueError("inputs are empty; expected at least one batch")
+    for batch in batches:
+        _check(batch, model)
     return list(batches)
+
+
+def _check(batch: Mapping[str, Any], model: Any) -> None:
+    """Refuse what would be taken without a word, or crash far from its cause."""
+    own = inspect.signature(type(model).forward).parameters
+    taken = {name for each in model.modules() for name in inspect.signature(type(each).forward).parameters}
+    if unknown := [name for name in batch if name not in taken]:
+        names = [each.name for each in own.values() if each.kind is each.POSITIONAL_OR_KEYWORD and each.name != "self"]
+        raise ValueError(
+            f"inputs hold {unknown[0]!r}, which a {type(model).__name__} does not take; expected {', '.join(names)}"
+        )
+    check_tensors(batch)
+    for name in ("attention_mask", "input_features"):
+        if not isinstance(batch.get(name), (Tensor, NoneType)):
+            raise TypeError(f"{name} is a {type(batch[name]).__name__}; expected a tensor")
+    _known(batch.get("input_ids"), model, _parts(model).base)
+    for name, value in batch.items():
+        if isinstance(value, Tensor) and not value.isfinite().all():
+            wrong = int((~value.isfinite()).sum())
+            raise ValueError(f"{wrong} of {value.numel()} numbers of {name} are NaN or infinite; expected finite ones")
 
 
 def config_of(model: Any) -> Any:
@@ -78,6 +104,9 @@ def watch(model: Any, inputs: Mapping[str, Any], *, weights: Note | None = None,
             from queries to keys.
         states: is given 0 and the states (B, N, C) that go into the first layer, then 1 and those that leave it, and so
             on.
+
+    Raises:
+        ValueError: the batch does not run through the model.
     """
     parts = _parts(model)
     base, text = parts.base, parts.text
@@ -114,6 +143,11 @@ def watch(model: Any, inputs: Mapping[str, Any], *, weights: Note | None = None,
             for number, layer in enumerate(text.layers, 1):
                 hooks.append(layer.register_forward_hook(leaving(number, states)))
         runner(**own)
+    except (IndexError, RuntimeError) as error:  # of tensors that do not fit its modules
+        raise ValueError(
+            f"inputs do not run through the {type(model).__name__}: {type(error).__name__}: {error}; expected a batch "
+            "that it takes, with the pixels of its grids"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()

@@ -3,6 +3,16 @@
 (() => {
   const root = document.documentElement;
   const theme = document.getElementById("theme");
+  const THEME = "mrope-theme";
+  const stored = (use) => {
+    try {
+      return use(localStorage);
+    } catch {
+      return null; /* a browser may refuse storage, to files above all: the choice then lasts until the next load */
+    }
+  };
+  const chosen = stored((storage) => storage.getItem(THEME));
+  if (chosen === "light" || chosen === "dark") root.dataset.theme = chosen;
   const systemDark = matchMedia("(prefers-color-scheme: dark)");
   const isDark = () => (root.dataset.theme ? root.dataset.theme === "dark" : systemDark.matches);
   const showTheme = () => {
@@ -12,6 +22,7 @@
   theme.hidden = false;
   theme.addEventListener("click", () => {
     root.dataset.theme = isDark() ? "light" : "dark";
+    stored((storage) => storage.setItem(THEME, root.dataset.theme));
     showTheme();
   });
   systemDark.addEventListener("change", showTheme);
@@ -82,7 +93,8 @@
       options[place].hidden = !fits;
       if (fits) shown.push(place);
     });
-    count.textContent = `${shown.length.toLocaleString("en")} of ${samples.length.toLocaleString("en")} samples`;
+    const noun = samples.length === 1 ? "sample" : "samples";
+    count.textContent = `${shown.length.toLocaleString("en")} of ${samples.length.toLocaleString("en")} ${noun}`;
     show(shown.includes(keep) ? keep : (shown[0] ?? -1));
   }
 
@@ -128,7 +140,10 @@
     const row = make("div", "pictures");
     sample.pictures.forEach(([number, words], place) => row.append(figure(sample, number, words, place)));
     const parts = [head, row];
-    if (sample.left) parts.push(make("p", "muted", `${sample.left} more pictures or frames lie between these.`));
+    if (sample.left) {
+      const noun = sample.left === 1 ? "picture or frame lies" : "pictures or frames lie";
+      parts.push(make("p", "muted", `${sample.left} more ${noun} between these.`));
+    }
 
     const title = make("p", "title");
     title.append(make("span", `badge ${sample.outcome}`, sample.outcome), make("code", "", sample.id));

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import Any
 
 import mrope.probes
+from mrope.probes.files import write_whole
 from mrope.probes.markup import document, element, switched, table
-from mrope.probes.spatial.page_figures import MASTERY, counted, figures_sections, share
+from mrope.probes.spatial.page_figures import MASTERY, figures_sections, share
 from mrope.probes.spatial.page_samples import choose_samples, samples_section
 from mrope.probes.spatial.page_tasks import task_sections
-from mrope.probes.spatial.records import Record, read_records, read_run, write_whole
+from mrope.probes.spatial.records import Record, read_records, read_run, unfinished
 from mrope.probes.spatial.summary import MASTERED, TaskSummary, summarise
+from mrope.probes.words import counted, plural
 
 NAME = "report.html"
 _MOST_FIGURES = 6
@@ -80,10 +82,10 @@ def _head(run: Mapping[str, Any], records: Sequence[Record], summaries: Sequence
     seeds = [str(seed) for seed in run["seeds"]]
     asked = sum(summary.asked for summary in summaries)
     tasks = sum(summary.asked > 0 for summary in summaries)
-    limit = "" if run["limit"] is None else f", at most {run['limit']:,} samples of each task and seed"
+    limit = "" if run["limit"] is None else f", at most {counted(run['limit'], 'sample')} of each task and seed"
     lead = (
         f"{counted(asked, 'question')} of {counted(tasks, 'task')} about drawn pictures and clips whose "
-        f"answers are known, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(seeds)}{limit}; on "
+        f"answers are known, {plural(len(seeds), 'seed')} {', '.join(seeds)}{limit}; on "
         f"{run['machine'].get('device', 'a machine that is not named')}."
     )
     switch = element(
@@ -97,13 +99,14 @@ def _head(run: Mapping[str, Any], records: Sequence[Record], summaries: Sequence
         element("div", top, class_="top")
         + element("h1", escape(str(run["model"])))
         + element("p", escape(lead), class_="lead")
-        + _warnings(run["facts"], records)
+        + _warnings(run, records)
         + _few(records, summaries),
     )
 
 
-def _warnings(facts: Mapping[str, str], records: Sequence[Record]) -> str:
+def _warnings(run: Mapping[str, Any], records: Sequence[Record]) -> str:
     """What must be known before any figure is read."""
+    facts = run["facts"]
     marked = [record for record in records if record["outcome"] != "refused"]
     luck = sum(record["chance"] for record in marked) / max(1, len(marked))
     said = []
@@ -121,6 +124,8 @@ def _warnings(facts: Mapping[str, str], records: Sequence[Record]) -> str:
         said.append(("Blind", words))
     if not records:
         said.append(("No samples", "Nothing has been asked yet."))
+    elif lacking := unfinished(run, records):
+        said.append(("Not finished", f"{lacking}."))
     return "".join(
         element("p", element("strong", title) + " " + escape(words), class_="warning", role="note")
         for title, words in said
@@ -134,12 +139,14 @@ def _few(records: Sequence[Record], summaries: Sequence[TaskSummary]) -> str:
     if marked:
         right = sum(record["outcome"] == "right" for record in marked)
         luck = sum(record["chance"] for record in marked) / len(marked)
-        words = f"of {len(marked):,} questions answered right; a guess gets {share(luck)}"
+        words = f"of {counted(len(marked), 'question')} answered right; a guess gets {share(luck)}"
         figures.append((share(right / len(marked)), words))
         unread = sum(record["outcome"] not in ("right", "wrong") for record in marked)
-        figures.append((f"{unread:,}", "answers that could not be read, which count as wrong"))
+        figures.append((f"{unread:,}", f"{plural(unread, 'answer')} that could not be read; such count as wrong"))
     if refused := len(records) - len(marked):
-        figures.append((f"{refused:,}", "samples that this model cannot be asked, which count nowhere"))
+        figures.append(
+            (f"{refused:,}", f"{plural(refused, 'sample')} that this model cannot be asked; such count nowhere")
+        )
     for tag, unit, words in _REACH:
         bests = [(one.best[tag], one.task) for one in summaries if one.best.get(tag) is not None]
         if bests and len(figures) < _MOST_FIGURES:

@@ -57,14 +57,6 @@ def interval(one: Score) -> str:
     return "-" if math.isnan(one.low) else f"{100 * one.low:.1f} to {100 * one.high:.1f} %"
 
 
-def counted(count: int, noun: str) -> str:
-    """
-    >>> counted(1, "task"), counted(1200, "task")
-    ('1 task', '1,200 tasks')
-    """
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
-
-
 def scrolled(inner: str, words: str) -> str:
     """What may be wider than a phone; keys scroll it too."""
     return element("div", inner, class_="wide", role="region", tabindex=0, aria_label=words)
@@ -159,12 +151,13 @@ def _outcomes(summaries: Sequence[TaskSummary]) -> str:
         element("span", element("i", "", class_=f"swatch {outcome}") + element("b", outcome) + OUTCOME_WORDS[outcome])
         for outcome in shown
     )
+    replies = sum(one.asked for one in summaries)
     unread = sum(one.outcomes.get(outcome, 0) for one in summaries for outcome in shown[2:])
     words = (
         "Every reply could be read."
         if not unread
-        else f"{unread:,} of {sum(one.asked for one in summaries):,} replies could not be read. They count as wrong, "
-        "and are counted here by what was amiss."
+        else f"{unread:,} of {replies:,} {'reply' if replies == 1 else 'replies'} could not be read. Such count as "
+        "wrong, and are counted here by what was amiss."
     )
     body = scrolled(table(("task", "", *shown), rows, numeric=range(2, 2 + len(shown)), class_="outcomes"), "outcomes")
     return element(

@@ -125,7 +125,7 @@ def samples_section(chosen: Chosen, records: Sequence[Record]) -> str:
     if not asked:
         return ""
     all_shown = sum(chosen.shown.values()) == sum(asked.values())
-    words = f"All {sum(asked.values()):,} samples that were asked." if all_shown else _cut(chosen, asked)
+    words = _all(sum(asked.values())) if all_shown else _cut(chosen, asked)
     words += " The lines of samples.jsonl hold them in full, its folder the pictures in full size."
     seeds = sorted({sample["seed"] for sample in chosen.samples})
     outcomes = Counter(sample["outcome"] for sample in chosen.samples)
@@ -163,6 +163,10 @@ def samples_section(chosen: Chosen, records: Sequence[Record]) -> str:
         + element("script", _script(data), type="application/json", id="data"),
         id="samples",
     )
+
+
+def _all(count: int) -> str:
+    return "The one sample that was asked." if count == 1 else f"All {count:,} samples that were asked."
 
 
 def _cut(chosen: Chosen, asked: Mapping[str, int]) -> str:

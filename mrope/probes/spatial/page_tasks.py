@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from mrope.probes.charts import heat_colour, heat_grid
+from mrope.probes.heat import heat_colour, heat_grid
 from mrope.probes.markup import element, table
 from mrope.probes.spatial.page_charts import bar, curve
 from mrope.probes.spatial.page_figures import (
     MASTERY,
     TAG_WORDS,
-    counted,
     interval,
     scrolled,
     share,
@@ -21,6 +20,7 @@ from mrope.probes.spatial.page_figures import (
 from mrope.probes.spatial.page_samples import Chosen, picture_names, prompt_words, thumbnails
 from mrope.probes.spatial.records import Record
 from mrope.probes.spatial.summary import MASTERED, Score, TaskSummary
+from mrope.probes.words import counted
 
 _HEAT_SIDE, _LEAST_CELL, _MOST_CELL = 240, 6, 22
 _MOST_WORDS = 240

@@ -8,10 +8,11 @@ seeds once the run has ended), ``pictures/`` (PNG, named by content), and what i
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from mrope.probes.words import counted
 
 SAMPLES, FACTS, PICTURES = "samples.jsonl", "run.json", "pictures"
 Record: TypeAlias = Mapping[str, Any]
@@ -49,6 +50,18 @@ def read_run(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} holds no run; expected a folder that `mrope probe run --out` wrote") from None
 
 
+def unfinished(run: Mapping[str, Any], records: Sequence[Record]) -> str:
+    """What a run lacks, in words; "" where all samples were asked, or where ``run.json`` does not say how many.
+
+    >>> unfinished({"samples": 1200}, [{}])
+    '1 of 1,200 samples asked; `mrope probe run` goes on with the rest'
+    """
+    count = run.get("samples", 0)
+    if len(records) >= count:
+        return ""
+    return f"{len(records):,} of {counted(count, 'sample')} asked; `mrope probe run` goes on with the rest"
+
+
 def key_of(record: Record) -> tuple[str, int, str]:
     """What names a record in its run: task, seed, id."""
     return record["task"], record["seed"], record["id"]
@@ -62,10 +75,3 @@ def lines(records: Iterable[Record]) -> str:
 def line(record: Record) -> str:
     """A record as it stands in the file."""
     return json.dumps(record, ensure_ascii=False) + "\n"
-
-
-def write_whole(path: Path, text: str) -> None:
-    """The whole file, or the one that was there."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)

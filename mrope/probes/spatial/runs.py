@@ -18,6 +18,7 @@ import torch
 
 from mrope.checks import whole
 from mrope.data import Clip, Sample, Task, task
+from mrope.probes.files import write_whole
 from mrope.probes.spatial.marking import mark
 from mrope.probes.spatial.records import (
     FACTS,
@@ -29,7 +30,6 @@ from mrope.probes.spatial.records import (
     lines,
     read_records,
     read_run,
-    write_whole,
 )
 from mrope.probes.spatial.reply import Reply, Respondent
 
@@ -220,6 +220,7 @@ def _asked(respondent: Respondent, settings: Settings) -> dict[str, Any]:
         "tasks": {name: json.loads(json.dumps(asdict(one))) for name, one in settings.made().items()},
         "seeds": list(settings.seeds),
         "limit": settings.limit,
+        "samples": len(settings),
         "facts": dict(respondent.facts),
         "machine": {
             "mrope": mrope.__version__,

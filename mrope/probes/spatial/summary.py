@@ -14,7 +14,8 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from mrope.probes.spatial.records import Record, write_whole
+from mrope.probes.files import write_whole
+from mrope.probes.spatial.records import Record
 
 THRESHOLD, LEAST = 0.95, 10
 """From this accuracy on, of so many samples at least, a size or a length counts as mastered."""

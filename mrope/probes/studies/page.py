@@ -8,6 +8,7 @@ from mrope.probes.markup import element, number, palette, text
 from mrope.probes.studies.catalogue import STUDIES
 from mrope.probes.studies.results import RESULTS, Results, Tested
 from mrope.probes.studies.study import Study
+from mrope.probes.words import counted, plural
 
 PAGE = Path(__file__).parents[3] / "STUDIES.md"
 """Where the page lies in a checkout."""
@@ -157,6 +158,7 @@ def _circumstances(results: Results) -> str:
     settings, seeds = entry["settings"], {run["seed"] for run in results.runs}
     minutes = sum(run["seconds"] for run in results.runs) / 60
     return (
-        f"{len(results.runs)} runs of {settings['steps']} steps, {len(seeds)} seeds, {minutes:.0f} minutes of one "
-        f"thread in all; limit {settings['limit']}; {entry['machine']}; torch {entry['versions']['torch']}.\n"
+        f"{counted(len(results.runs), 'run')} of {settings['steps']} {plural(settings['steps'], 'step')}, "
+        f"{counted(len(seeds), 'seed')}, {counted(round(minutes), 'minute')} of one thread in all; limit "
+        f"{settings['limit']}; {entry['machine']}; torch {entry['versions']['torch']}.\n"
     )

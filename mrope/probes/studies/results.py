@@ -123,10 +123,10 @@ class Results:
         if not pairs:
             return None
         difference = mean_of(pairs)
-        if claim.rule == "same":
-            verdict: Verdict = "held" if max(map(abs, pairs)) <= ROUNDING else "differs"
-        elif difference.seeds == 1:
-            verdict = "one seed"
+        if difference.seeds == 1:
+            verdict: Verdict = "one seed"
+        elif claim.rule == "same":
+            verdict = "held" if max(map(abs, pairs)) <= ROUNDING else "differs"
         elif difference.value > difference.half:
             verdict = "held"
         else:

@@ -1,4 +1,4 @@
-"""Runs a study: one process a run, a file for each that is finished, so that a killed study goes on where it was."""
+"""Runs a study: some processes, a file for each that is finished, so that a killed study goes on where it was."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
+from itertools import islice
+from multiprocessing import get_context, resource_tracker
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
-from queue import Empty
+from queue import SimpleQueue
 from typing import Any
 
 import torch
 
 from mrope.checks import one_of, whole
+from mrope.probes.files import write_whole
 from mrope.probes.studies.catalogue import study
 from mrope.probes.studies.scoring import rounded
 from mrope.probes.studies.study import Study
@@ -124,29 +125,11 @@ def run_study(
             left.append(recipe)
         else:
             on_run(recipe, run["seconds"])
-    context = get_context("spawn")
-    steps = context.Queue()
-    lifeline, held = context.Pipe(duplex=False)  # workers end when our end of it is closed, or dies with us
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin, initargs=(steps, lifeline)) as pool:
-        futures: dict[Future[float], Recipe] = {
-            pool.submit(_run, name, folder, recipe, settings): recipe for recipe in left
-        }
-        try:
-            while futures:
-                done, _ = wait(futures, timeout=0.2, return_when=FIRST_COMPLETED)
-                for step in _drained(steps):
-                    on_step(step)
-                for future in done:
-                    on_run(futures.pop(future), future.result())
-        except BaseException as error:
-            held.close()
-            pool.shutdown(wait=False, cancel_futures=True)
-            if isinstance(error, BrokenProcessPool):
-                raise OSError("a run was killed, for lack of memory perhaps; what is finished is kept") from None
-            raise
+    _share_out(left, min(jobs, len(left)), (name, folder, settings), on_step, on_run)
     runs = [finished(folder, name, recipe, settings) for recipe in recipes_of(chosen, settings)]
     path = folder / f"{name}.json"
-    _write(path, {"study": name} | _circumstances(settings) | {"runs": [run for run in runs if run is not None]})
+    there = {"study": name} | _circumstances(settings) | {"runs": [run for run in runs if run is not None]}
+    write_whole(path, json.dumps(there, indent=1) + "\n")
     return path
 
 
@@ -169,27 +152,84 @@ def finished(folder: Path, name: str, recipe: Recipe, settings: Settings) -> dic
     return run | {"seconds": float(path.with_suffix(".seconds").read_text("utf-8"))}
 
 
-def _begin(steps: Any, lifeline: Any) -> None:
-    """Start a worker: one thread, no say in an interrupt, and an end when nobody holds its lifeline."""
-    global _steps
-    _steps = steps
+def _share_out(
+    recipes: Sequence[Recipe],
+    jobs: int,
+    given: tuple[str, Path, Settings],
+    on_step: Callable[[Step], None],
+    on_run: Callable[[Recipe, float], None],
+) -> None:
+    """Have `jobs` workers do the recipes.
+
+    Each has a pipe and shares nothing, so that whoever is killed leaves no lock and no semaphore behind.
+    """
+    context, rest, asked, workers = get_context("spawn"), iter(recipes), {}, []
+    resource_tracker.ensure_running()  # which unblocks interrupts as it begins
+    # A worker begins with interrupts blocked: one would end it in the middle of an import, with a traceback.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        for recipe in islice(rest, jobs):
+            pipe, theirs = context.Pipe()
+            workers.append(context.Process(target=_work, args=(theirs, *given), daemon=True))
+            workers[-1].start()
+            theirs.close()  # so that ours ends with the worker
+            pipe.send(recipe)
+            asked[pipe] = recipe
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        while asked:
+            ready: list[Any] = wait(list(asked))
+            for pipe in ready:
+                following = None
+                try:
+                    told = pipe.recv()
+                    if isinstance(told, float) and (following := next(rest, None)):
+                        pipe.send(following)
+                except (EOFError, OSError):
+                    raise OSError("a run was killed, for lack of memory perhaps; what is finished is kept") from None
+                if isinstance(told, Exception):
+                    raise told
+                if isinstance(told, Step):
+                    on_step(told)
+                    continue
+                done = asked.pop(pipe)
+                if following:
+                    asked[pipe] = following
+                on_run(done, told)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for worker in workers:
+            worker.terminate()
+            worker.join()
+
+
+def _work(pipe: Connection, name: str, folder: Path, settings: Settings) -> None:
+    """Train and score what comes through `pipe`, one thread, until its other end is closed or dies."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    recipes: SimpleQueue[Recipe] = SimpleQueue()
 
-    def follow() -> None:
-        lifeline.poll(None)
-        os._exit(1)
+    def listen() -> None:
+        try:
+            while True:
+                recipes.put(pipe.recv())
+        except (EOFError, OSError):
+            os._exit(1)
 
-    threading.Thread(target=follow, daemon=True).start()
+    threading.Thread(target=listen, daemon=True).start()
+    while True:
+        try:
+            told: Any = _run(name, folder, recipes.get(), settings, pipe.send)
+        except Exception as error:
+            told = error
+        pipe.send(told)
 
 
-def _run(name: str, folder: Path, recipe: Recipe, settings: Settings) -> float:
+def _run(name: str, folder: Path, recipe: Recipe, settings: Settings, on_step: Callable[[Step], None]) -> float:
     """Train and score one model, write its file, and return the seconds."""
     started = time.monotonic()
 
     def tell(step: int, loss: float) -> None:
         if step % 10 == 0 or step == recipe.steps:
-            _steps.put(Step(recipe.name, step, loss))
+            on_step(Step(recipe.name, step, loss))
 
     model = trained(folder / "weights", recipe, device=settings.device, on_step=tell)
     rows = study(name).evaluate(model, recipe.variant, recipe.seed, settings.limit, settings.device)
@@ -204,17 +244,8 @@ def _run(name: str, folder: Path, recipe: Recipe, settings: Settings) -> float:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "rows": rounded(rows),
     }
-    _write(path, entry)
+    write_whole(path, json.dumps(entry, indent=1) + "\n")
     return seconds
-
-
-def _drained(steps: Any) -> list[Step]:
-    found = []
-    try:
-        while True:
-            found.append(steps.get_nowait())
-    except Empty:
-        return found
 
 
 def _circumstances(settings: Settings) -> dict[str, Any]:
@@ -224,13 +255,3 @@ def _circumstances(settings: Settings) -> dict[str, Any]:
         "machine": machine,
         "versions": {"python": sys.version.split()[0], "torch": torch.__version__},
     }
-
-
-def _write(path: Path, value: dict[str, Any]) -> None:
-    """Write JSON so that the file is there whole or not at all."""
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps(value, indent=1) + "\n", "utf-8")
-    os.replace(part, path)
-
-
-_steps: Any = None  # the queue of a worker, which it is given as it starts

@@ -14,7 +14,7 @@ import torch
 
 from mrope.data import GLYPHS, RELATIONS, Clip, Sample
 from mrope.positions import Positions
-from mrope.probes.grid import Move
+from mrope.probes.reading import Move
 from mrope.probes.spatial.reply import Reply
 from mrope.probes.spatial.respondents.messages import failed
 from mrope.reader import FAMILY, PROMPT, WEIGHTS, Reader
@@ -31,7 +31,7 @@ class ReaderRespondent:
     Args:
         reader: None loads the one that ships.
         device: for that one: "auto", "cpu" or "cuda".
-        move: changes the positions before the model sees them, such as `mrope.probes.grid.swap_axes`; what is wrong on
+        move: changes the positions before the model sees them, such as `mrope.probes.swap_axes`; what is wrong on
             purpose must score worse.
         name: what reports call it; by default "reader", and the name of `move` if there is one.
     """

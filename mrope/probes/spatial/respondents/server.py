@@ -96,8 +96,14 @@ class ServerRespondent:
 
     def refuses(self, sample: Sample) -> str:
         """Why the model cannot be asked this sample; "" if it can."""
-        if sample.max_tokens is not None and self.family is None:
+        if sample.max_tokens is None:
+            return ""
+        if self.family is None:
             return f"the sample wants {sample.max_tokens} tokens a picture, and the family is not told; give family"
+        try:
+            self._request(sample)
+        except ValueError as error:  # of a family that has no size of so few tokens
+            return str(error)
         return ""
 
     def answer(self, samples: Sequence[Sample]) -> Iterator[Reply]:

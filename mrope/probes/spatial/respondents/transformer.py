@@ -16,10 +16,11 @@ import torch
 
 from mrope.checks import whole
 from mrope.data import Clip, Sample
+from mrope.families import Family
 from mrope.probes.spatial.reply import Reply
 from mrope.probes.spatial.respondents.messages import as_pictures, failed, has_clips, media, message
 from mrope.probes.spatial.respondents.scoring import choice_scores, choice_steps, joined, suffixes
-from mrope.vision import Plan
+from mrope.vision import Plan, plan
 
 _TICKS = 1000
 """Frames a second that a clip is told to have, so that its frames have numbers for any times, to the millisecond."""
@@ -107,7 +108,12 @@ class TransformersRespondent:
         elif family.resize in ("slices", "padded"):
             what = f"that of {family.name}, which has no limit in tokens"
         else:
-            return ""
+            tuned = self.processor.image_processor.tuned(size=size_for(family, sample.max_tokens))
+            sizes = [(one.height, one.width) for _, one in media(sample) if not isinstance(one, Clip)]
+            most = max((plan(size, tuned, conflict="family").tokens for size in sizes), default=0)
+            if most <= sample.max_tokens:
+                return ""
+            return f"the sample wants {sample.max_tokens} tokens a picture, and {family.name} makes {most} of one"
         return f"the sample wants {sample.max_tokens} tokens a picture, and the processor is {what}"
 
     def answer(self, samples: Sequence[Sample]) -> Iterator[Reply]:
@@ -221,16 +227,8 @@ class TransformersRespondent:
             given["videos"] = [[np.stack([np.asarray(frame.convert("RGB")) for frame in one.frames]) for one in films]]
             given |= {"video_metadata": [[_times(one) for one in films]], "do_sample_frames": False}
         if sample.max_tokens is not None:
-            given["images_kwargs"] = {"size": self._size(sample.max_tokens)}
+            given["images_kwargs"] = {"size": size_for(self.processor.family, sample.max_tokens)}
         return dict(self.processor(**given)), text
-
-    def _size(self, tokens: int) -> dict[str, int]:
-        """The limits in pixels of a picture of at most so many tokens, as the processor's settings have them."""
-        family = self.processor.family
-        counted = family.temporal_patch if family.resize == "volume" else 1  # a picture counts as so many frames
-        least, most = family.pixel_limits
-        most = min(most, tokens * family.factor**2)
-        return {"shortest_edge": min(least, most) * counted, "longest_edge": most * counted}
 
     def _plans(self, sample: Sample) -> tuple[Plan | None, ...]:
         """The plan of each picture, where a place in one is asked for and the processor is one of ours."""
@@ -249,6 +247,19 @@ class TransformersRespondent:
             else:
                 plans[index] = next(videos if isinstance(one, Clip) else images)
         return tuple(plans.get(index) for index in range(len(sample.pictures)))
+
+
+def size_for(family: Family, tokens: int) -> dict[str, int]:
+    """The limits in pixels of a picture of so many tokens at most, as processors have them; thin pictures may pass it.
+
+    Args:
+        family: whose pictures have limits in pixels.
+        tokens: most of a picture; where that is below the family's least, there is no least.
+    """
+    counted = family.temporal_patch if family.resize == "volume" else 1  # a picture counts as so many frames
+    (least, most), token = family.pixel_limits, family.factor**2
+    most = min(most, tokens * token)
+    return {"shortest_edge": (least if least < most else token) * counted, "longest_edge": most * counted}
 
 
 def _each(ask: Callable[[list[Sample]], list[Reply]], samples: list[Sample]) -> list[Reply]:

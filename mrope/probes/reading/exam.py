@@ -14,8 +14,8 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from mrope.data import GLYPHS, RELATIONS, GlyphGrid, fonts, questions
-from mrope.probes.grid import GridScore, ask_everything, draw_grids, score_grid, swap_axes
-from mrope.probes.study import LARGER_SHAPES, TRAINED_SHAPES
+from mrope.probes.reading.grid import GridScore, ask_everything, draw_grids, score_grid, swap_axes
+from mrope.probes.reading.study import LARGER_SHAPES, TRAINED_SHAPES
 from mrope.reader import FAMILY, HELD_OUT_SHAPES, Reader
 from mrope.vision import unpatchify
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 import mrope
-from mrope.probes.look import Look
 from mrope.probes.markup import element, ids, inlined, table
 from mrope.probes.overlay import busiest, draw_token_grid, draw_tokens
+from mrope.probes.reading.look import Look
 from mrope.probes.space import Panel, position_space
 from mrope.spans import Image, Span, Text, Video
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from itertools import groupby
 
-from mrope.probes.exam import Kind, Shape, Twin
-from mrope.probes.grid import CHANCE, GridScore
+from mrope.probes.heat import heat_grid
 from mrope.probes.markup import element, number, text
+from mrope.probes.reading.exam import Kind, Shape, Twin
+from mrope.probes.reading.grid import CHANCE, GridScore
 
 WIDTH, HEIGHT = 860, 400
 LEFT, RIGHT, TOP, BOTTOM = 56, 24, 26, 56
@@ -40,40 +41,6 @@ def accuracy_curve(
 def heat_map(score: GridScore, *, cell: int) -> str:
     """Accuracy of every cell of one shape over pictures and questions; each cell says its figure when pointed at."""
     return heat_grid(score.heat().tolist(), cell=cell)
-
-
-def heat_grid(heat: Sequence[Sequence[float | None]], *, cell: int, first: int = 0) -> str:
-    """Rows of cells in the colour of their accuracy, `cell` units wide, counted from `first`; None is a cell that was
-    not asked about.
-    """
-    parts = [
-        element(
-            "rect",
-            element("title", f"row {row + first}, column {col + first}: {_asked(accuracy)}"),
-            x=col * cell,
-            y=row * cell,
-            width=cell - 1,
-            height=cell - 1,
-            style="fill:none;stroke:var(--rule)" if accuracy is None else f"fill:{heat_colour(accuracy)}",
-        )
-        for row, cells in enumerate(heat)
-        for col, accuracy in enumerate(cells)
-    ]
-    rows, cols = len(heat), len(heat[0])
-    width, height = cols * cell - 1, rows * cell - 1
-    return element(
-        "svg", "".join(parts), viewBox=f"0 0 {width} {height}", width=width, height=height, role="img",
-        aria_label=f"accuracy by cell, {rows} rows, {cols} columns",
-    )  # fmt: skip
-
-
-def _asked(accuracy: float | None) -> str:
-    return "not asked" if accuracy is None else f"{100 * accuracy:.1f} %"
-
-
-def heat_colour(accuracy: float) -> str:
-    """CSS: calm at 1, red at 0; the share of red grows fast at first, so that the first mistakes can be seen."""
-    return f"color-mix(in srgb,var(--warm) {100 * (1 - accuracy) ** 0.8:.0f}%,var(--cold))"
 
 
 def _across(cells: float, low: float, high: float) -> float:

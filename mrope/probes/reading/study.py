@@ -19,7 +19,7 @@ import torch
 
 from mrope.data import fonts
 from mrope.layouts import RasterLayout
-from mrope.probes.grid import CHANCE, GridScore, score_grid, swap_axes
+from mrope.probes.reading.grid import CHANCE, GridScore, score_grid, swap_axes
 from mrope.reader import FAMILY, HELD_OUT_SHAPES, WEIGHTS, Reader, Recipe, train_to
 
 TRAINED_SHAPES = ((4, 4), (5, 7), (6, 6), (3, 12), (12, 3))

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from html import escape
 
 from mrope.data import GLYPHS, RELATIONS
-from mrope.probes.charts import accuracy_curve, heat_colour, heat_map
-from mrope.probes.exam import Exam, Example, Kind, Twin
-from mrope.probes.findings import TWINS, percent, relations, shape_words
-from mrope.probes.grid import CHANCE, GridScore
+from mrope.probes.heat import heat_colour
 from mrope.probes.markup import element, inlined, table
 from mrope.probes.overlay import Mark, draw_questions
+from mrope.probes.reading.charts import accuracy_curve, heat_map
+from mrope.probes.reading.exam import Exam, Example, Kind, Twin
+from mrope.probes.reading.findings import TWINS, percent, relations, shape_words
+from mrope.probes.reading.grid import CHANCE, GridScore
 from mrope.reader import FAMILY
 
 HEAT_SHAPES = ((6, 6), (3, 12), (8, 9), (6, 12), (12, 6), (12, 12), (16, 16), (24, 24))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from mrope.probes.exam import Exam, Kind, Shape, Twin
-from mrope.probes.grid import CHANCE, GridScore, effective_resolution
-from mrope.probes.study import DECISIVE
+from mrope.probes.reading.exam import Exam, Kind, Shape, Twin
+from mrope.probes.reading.grid import CHANCE, GridScore, effective_resolution
+from mrope.probes.reading.study import DECISIVE
 
 ENOUGH = 0.95
 """The accuracy from which a grid counts as read."""

@@ -14,13 +14,13 @@ import mrope
 from mrope.data import ASSETS, RELATIONS, asset
 from mrope.devices import choose_device
 from mrope.families import Family
-from mrope.probes.exam import SYLLABUS, Exam, Syllabus, read_study, take_exam
-from mrope.probes.findings import findings, percent, shape_words
-from mrope.probes.grid import CHANCE
-from mrope.probes.look import Look, look
-from mrope.probes.report import Run, check_target, write_report
-from mrope.probes.report_exam import question_words
-from mrope.probes.report_looks import size_words, span_words
+from mrope.probes.reading.exam import SYLLABUS, Exam, Syllabus, read_study, take_exam
+from mrope.probes.reading.findings import findings, percent, shape_words
+from mrope.probes.reading.grid import CHANCE
+from mrope.probes.reading.look import Look, look
+from mrope.probes.reading.report import Run, check_target, write_report
+from mrope.probes.reading.report_exam import question_words
+from mrope.probes.reading.report_looks import size_words, span_words
 from mrope.reader import WEIGHTS, Reader, Recipe
 
 T = TypeVar("T")

@@ -7,16 +7,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
+import mrope.probes
 from mrope.data import GLYPHS
-from mrope.probes.exam import Exam, Kind, Twin
-from mrope.probes.findings import by_kind, findings, percent
-from mrope.probes.grid import CHANCE, effective_resolution
-from mrope.probes.look import Look
+from mrope.probes.files import write_whole
 from mrope.probes.markup import document, element
-from mrope.probes.report_exam import exam_sections
-from mrope.probes.report_looks import looks_section, space_section
+from mrope.probes.reading.exam import Exam, Kind, Twin
+from mrope.probes.reading.findings import by_kind, findings, percent
+from mrope.probes.reading.grid import CHANCE, effective_resolution
+from mrope.probes.reading.look import Look
+from mrope.probes.reading.report_exam import exam_sections
+from mrope.probes.reading.report_looks import looks_section, space_section
 
 NAME = "report.html"
 _FIRST: tuple[tuple[Kind, str], ...] = (
@@ -67,15 +68,7 @@ def write_report(run: Run, folder: Path) -> Path:
     check_target(folder)
     page = render(run)
     folder.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", dir=folder, prefix=".report-", suffix=".part", encoding="utf-8", delete=False) as file:
-        try:
-            file.write(page)
-            file.close()
-            os.chmod(file.name, 0o644)
-            os.replace(file.name, folder / NAME)
-        except BaseException:
-            os.unlink(file.name)
-            raise
+    write_whole(folder / NAME, page)
     return folder / NAME
 
 
@@ -88,7 +81,7 @@ def render(run: Run) -> str:
         sections += exam_sections(run.exam, run.twins, run.trained_cells)
         sections.append(_meaning(run.exam, run.twins))
     sections.append(_foot(run.facts))
-    style = (Path(__file__).parent / "report.css").read_text(encoding="utf-8")
+    style = Path(mrope.probes.__file__).with_name("report.css").read_text(encoding="utf-8")
     return document("mrope: one position space", style, element("main", "\n".join(sections)))
 
 
