@@ -9,13 +9,15 @@ import torch
 from every_family import config_of, model_of
 from test_processor import CLIPS, MODELS, QWEN, SHOWN, TEMPLATE, WRAPPED, clip, ours, photos, theirs, this_version
 from test_training_shapes import talk
-from tiny_models import IMAGE, VIDEO, tiny_config, tiny_model
+from tiny_models import IMAGE, VIDEO, VISION_END, VISION_START, sample, tiny_config, tiny_model
+from tiny_models import clip as timed
 
-from mrope import GridLayout
+import mrope
+from mrope import GridLayout, Image, Text
 from mrope.hf import Collator, plug
 from mrope.hf.collator import IGNORED
 from mrope.layouts import VideoRopeLayout
-from mrope.vision import clip_of
+from mrope.vision import clip_of, normalize, patchify, patchify_video
 
 # transformers hands tensors to numpy.
 pytestmark = pytest.mark.filterwarnings("ignore:__array:DeprecationWarning")
@@ -420,3 +422,220 @@ def test_another_layout_places_clips_as_the_plug_does(name: str) -> None:
     with torch.no_grad():
         assert torch.equal(model(**inputs, position_ids=batch["position_ids"]).logits, expected)
         assert not torch.equal(model(**inputs, position_ids=Collator(model)([record])["position_ids"]).logits, expected)
+
+
+# ----------------------------------------------------------------------------------------------------- bytes and floats
+
+
+def bytes_record(name: str, number: int = 0) -> dict[str, Any]:
+    """A record with the patches of a picture as bytes."""
+    family = mrope.family(name)
+    seen = patchify(torch.randint(256, (3, 70 + 56 * number, 170), dtype=torch.uint8), family, dtype="uint8")
+    tokens = sum(plan.tokens for plan in seen.plans)
+    return {"input_ids": [7, *[IMAGE] * tokens, 8], "pixel_values": seen.values, "image_grid_thw": seen.grids}
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen2.5-vl", "qwen3-vl"])
+@pytest.mark.parametrize("pack", [True, False])
+def test_bytes_stay_bytes_and_are_normalised_behind_the_collator(name: str, pack: bool) -> None:
+    family, records = mrope.family(name), [bytes_record(name), {"input_ids": [4, 5]}, bytes_record(name, 1)]
+    batch = Collator(tiny_config(name), pack=pack)(records)
+    assert batch["pixel_values"].dtype == torch.uint8
+    assert torch.equal(batch["pixel_values"], torch.cat([records[0]["pixel_values"], records[2]["pixel_values"]]))
+    # One picture alone, from its bytes laid out by hand: (byte / 255 - mean) / std, the frame twice.
+    first = records[0]["pixel_values"].double().view(-1, 3, 1, family.patch**2).repeat(1, 1, 2, 1)
+    mean, std = (torch.tensor(one, dtype=torch.float64).view(3, 1, 1) for one in (family.mean, family.std))
+    made = normalize(batch["pixel_values"], family)
+    torch.testing.assert_close(
+        made[: len(first)].double(), ((first / 255 - mean) / std).flatten(1), atol=1e-6, rtol=1e-6
+    )
+
+
+@pytest.mark.parametrize("name", ["qwen2-vl", "qwen3-vl", "cohere-compass", "hunyuan-vl", "minicpm-v4.7"])
+@pytest.mark.parametrize("kind", ["picture", "clip"])
+def test_normalised_bytes_are_what_patchify_makes(name: str, kind: Any) -> None:
+    family = mrope.family(name)
+    if kind == "clip" and family.sampling is None:
+        pytest.skip(f"{name} takes no clips")
+    cut: Any = patchify if kind == "picture" else patchify_video
+    pixels = torch.randint(256, (3, 70, 170) if kind == "picture" else (5, 3, 70, 170), dtype=torch.uint8)
+    more = {"fps": 2.0} if kind == "clip" else {}
+    raw, whole = (cut(pixels, family, dtype=dtype, **more).values for dtype in ("uint8", "float32"))
+    assert torch.equal(normalize(raw, family, kind=kind), whole)
+    with pytest.raises((ValueError, TypeError), match="values"):
+        normalize(raw[:, 1:], family, kind=kind)
+
+
+def test_bytes_and_normalised_values_are_not_mixed() -> None:
+    one, other = bytes_record("qwen2-vl"), picture_record("qwen2-vl", 1) | {"mm_token_type_ids": None}
+    message = r"pixel_values of record 1 are torch.float32, pixel_values of record 0 are torch.uint8; expected bytes"
+    with pytest.raises(ValueError, match=message):
+        Collator(tiny_config("qwen2-vl"))([one, other])
+
+
+def test_bytes_of_pictures_and_normalised_clips_are_not_mixed() -> None:
+    message = r"pixel_values_videos of record 1 are torch.float32, pixel_values of record 0 are torch.uint8"
+    with pytest.raises(ValueError, match=message):
+        Collator(tiny_config("qwen2-vl"))(
+            [bytes_record("qwen2-vl"), clip_record("qwen2-vl") | {"mm_token_type_ids": None}]
+        )
+
+
+# ------------------------------------------------------------------------------------------------------------ too long
+
+
+def long_record() -> dict[str, Any]:
+    """4 words, a picture of 6 tokens, 3 words, one of 3 tokens, 5 words of which the last 3 are learnt: 21 tokens."""
+    made = dict(sample("qwen2-vl", [[Text(4), Image((1, 4, 6)), Text(3), Image((1, 6, 2)), Text(5)]]).inputs)
+    labels = made["input_ids"].clone()
+    labels[:, :-3] = IGNORED
+    return {**made, "labels": labels}
+
+
+def without(record: dict[str, Any], places: list[int], pictures: list[int]) -> dict[str, Any]:
+    """A record without these tokens and with these pictures alone."""
+    kept = [place for place in range(record["input_ids"].shape[1]) if place not in places]
+    made = {name: record[name][:, kept] for name in ("input_ids", "attention_mask", "mm_token_type_ids", "labels")}
+    if pictures:
+        patches = record["pixel_values"].split(record["image_grid_thw"].prod(-1).tolist())
+        made |= {"image_grid_thw": record["image_grid_thw"][pictures]}
+        made |= {"pixel_values": torch.cat([patches[picture] for picture in pictures])}
+    return made
+
+
+def assert_same(batch: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert batch.keys() == expected.keys()
+    for name, value in expected.items():
+        assert batch[name] is value or torch.equal(batch[name], value), name
+
+
+@pytest.mark.parametrize("pack", [True, False])
+@pytest.mark.parametrize(
+    ("most", "gone", "cut", "pictures"),
+    [
+        (20, [], 1, [0, 1]),  # a word of the answer is enough
+        (18, [13, 14, 15], 0, [0]),  # 18 tokens end where the answer begins
+        (17, [13, 14, 15], 1, [0]),
+        (13, [*range(4, 10), 13, 14, 15], 0, []),
+        (11, [*range(4, 10), 13, 14, 15], 1, []),
+    ],
+)
+def test_pictures_are_dropped_with_their_placeholders_and_patches(
+    most: int, gone: list[int], cut: int, pictures: list[int], pack: bool
+) -> None:
+    record, config = long_record(), tiny_config("qwen2-vl")
+    expected = without(record, [*gone, *range(21 - cut, 21)], pictures)
+    assert (expected["image_grid_thw"].tolist() if pictures else []) == [[1, 4, 6], [1, 6, 2]][: len(pictures)]
+    collate = Collator(config, pack=pack, max_length=most, truncate="drop-pictures")
+    if gone:
+        with pytest.warns(UserWarning, match="pictures of records beyond max_length are dropped"):
+            batch = collate([record, {"input_ids": [4, 5]}])
+    else:
+        batch = collate([record, {"input_ids": [4, 5]}])
+    assert_same(batch, Collator(config, pack=pack)([expected, {"input_ids": [4, 5]}]))
+    assert record["input_ids"].shape == (1, 21)
+
+
+def test_the_words_around_a_dropped_picture_go_with_it() -> None:
+    record = long_record()
+    record["input_ids"][0, [3, 10, 12, 16]] = torch.tensor([VISION_START, VISION_END, VISION_START, VISION_END])
+    expected = without(record, [12, 13, 14, 15, 16], [0])
+    config = tiny_config("qwen2-vl")
+    with pytest.warns(UserWarning, match="are dropped"):
+        batch = Collator(config, max_length=18, truncate="drop-pictures")([record])
+    assert_same(batch, Collator(config)([expected]))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["qwen2-vl", "qwen3-vl", "qwen2.5-omni", "qwen3.5", "paddleocr-vl", "hunyuan-vl", "hy-v4-vl", "cosmos3-omni"],
+)
+def test_what_is_left_is_what_the_processor_makes_of_the_pictures_that_are_left(name: str) -> None:
+    picture, config = shown(name, "image"), config_of(MODELS[name])
+    two, one = (
+        dict(ours(name)(text=f"what is {picture} this {more} ?", images=photos()[:count], return_tensors="pt"))
+        for count, more in ((2, picture), (1, ""))
+    )
+    for record in (two, one):
+        record["labels"] = record["input_ids"].clone()
+        record["labels"][:, :-1] = IGNORED
+    length = two["input_ids"].shape[1]
+    with pytest.warns(UserWarning, match="are dropped"):
+        batch = Collator(config, max_length=length - 1, truncate="drop-pictures")([two])
+    assert_same(batch, Collator(config)([one]))
+
+
+@pytest.mark.parametrize("kind", ["qwen2-vl", "qwen3-vl"])
+def test_clips_are_not_dropped_and_a_picture_before_them_is(kind: str) -> None:
+    spans = [Text(3), Image((1, 2, 8)), Text(2), timed(kind, (3, 4, 2)), Text(4)]
+    record, config = dict(sample(kind, [spans]).inputs), tiny_config(kind)
+    length = record["input_ids"].shape[1]
+    collate = Collator(config, max_length=length - 5, truncate="drop-pictures")
+    with pytest.warns(UserWarning, match="are dropped"):
+        batch = collate([record])
+    assert batch["input_ids"].shape[1] == length - 5
+    assert "pixel_values" not in batch
+    assert torch.equal(batch["pixel_values_videos"], record["pixel_values_videos"])
+    assert not (batch["input_ids"] == IMAGE).any()
+    with (
+        pytest.warns(UserWarning, match="are dropped"),
+        pytest.raises(ValueError, match="max_length is 7; the last picture or clip of record 0 ends at token"),
+    ):
+        Collator(config, max_length=7, truncate="drop-pictures")([record])
+
+
+def test_a_record_whose_only_answer_begins_it_without_its_picture_is_refused() -> None:
+    record = {"input_ids": [*[IMAGE] * 6, 5], "image_grid_thw": [[1, 4, 6]], "pixel_values": torch.zeros(24, 1176)}
+    with (
+        pytest.warns(UserWarning, match="are dropped"),
+        pytest.raises(ValueError, match="max_length is 3; record 0 has nothing to learn without its pictures"),
+    ):
+        Collator(tiny_config("qwen2-vl"), max_length=3, truncate="drop-pictures")([record])
+
+
+def test_a_picture_of_a_family_that_answers_in_pictures_is_not_dropped() -> None:
+    picture = shown("glm-image", "image")
+    record = dict(ours("glm-image")(text=f"what is {picture} ?", images=photos()[:1], return_tensors="pt"))
+    collate = Collator(config_of(MODELS["glm-image"]), max_length=5, truncate="drop-pictures")
+    with pytest.raises(ValueError, match="max_length is 5; the last picture or clip"):
+        collate([record])
+
+
+def test_longer_records_are_refused_when_asked() -> None:
+    collate = Collator(tiny_config("qwen2-vl"), max_length=20, truncate="error")
+    with pytest.raises(
+        ValueError, match=r"max_length is 20; record 1 has 21 tokens: expected at most that, or another"
+    ):
+        collate([{"input_ids": [4, 5]}, long_record()])
+    assert Collator(tiny_config("qwen2-vl"), max_length=21, truncate="error")([long_record()])["labels"].shape == (
+        1,
+        21,
+    )
+
+
+@pytest.mark.parametrize("pack", [True, False])
+def test_longer_records_are_left_out_and_counted(pack: bool) -> None:
+    config, short = tiny_config("qwen2-vl"), picture_record("qwen2-vl")
+    length = short["input_ids"].shape[1]
+    long = picture_record("qwen2-vl")
+    long["input_ids"], long["attention_mask"] = (
+        torch.cat([long[name], long[name][:, -1:]], dim=1) for name in ("input_ids", "attention_mask")
+    )
+    long.pop("mm_token_type_ids", None)
+    records = [{"input_ids": [4, 5]}, long, {name: value for name, value in short.items() if name in long}]
+    collate = Collator(config, pack=pack, max_length=length, truncate="skip")
+    with pytest.warns(UserWarning, match="records beyond max_length are left out; Collator.skipped counts them"):
+        batch = collate(records)
+    assert collate.skipped == 1
+    assert_same(batch, Collator(config, pack=pack)([records[0], records[2]]))
+    with pytest.raises(ValueError, match=rf"max_length is {length}, and all 2 records have more tokens"):
+        collate([long, long])
+    assert collate.skipped == 3
+
+
+def test_a_policy_without_a_limit_is_refused() -> None:
+    config = tiny_config("qwen2-vl")
+    with pytest.raises(ValueError, match="truncate is 'skip' and max_length is None; expected a max_length"):
+        Collator(config, truncate="skip")
+    with pytest.raises((ValueError, TypeError), match="truncate"):
+        Collator(config, max_length=4, truncate="drop")  # pyright: ignore[reportArgumentType]

@@ -1,6 +1,7 @@
 """Pictures and clips at native resolution: sizes planned from headers, pixels to patches and back."""
 
 from .cutting.fold import fold_normalization
+from .cutting.normalize import normalize
 from .cutting.packing import PackedRows, cu_seqlens, pack_patches, patch_ids
 from .cutting.patches import Patches, patchify, patchify_video, unpatchify
 from .cutting.pool import Failure, PatchStream, patchify_all
@@ -28,17 +29,31 @@ from .places.regions import (
     tokens_in,
 )
 from .plans.advise import NEEDS, Advice, Task, advise, x_heights
-from .plans.boxes import clipped, rounded
+from .plans.boxes import clipped, into_window, rounded, turned
 from .plans.budget import WorstCase, plan_many, worst_case
 from .plans.explain import explain, settings
 from .plans.fitting import Conflict
 from .plans.plan import Part, Plan, Resized
 from .plans.planning import SizePlans, plan, plan_sizes, plan_video
-from .plans.scan import Scan, Scanned, Summary, scan, summarize
+from .plans.scan import (
+    PICTURES,
+    Scan,
+    Scanned,
+    Summary,
+    header_of,
+    matching,
+    row_paths,
+    scan,
+    shard_members,
+    summarize,
+    unbraced,
+    walk,
+)
 
 __all__ = [
     "MAX_PIXELS",
     "NEEDS",
+    "PICTURES",
     "Advice",
     "Aspect",
     "Clip",
@@ -76,9 +91,13 @@ __all__ = [
     "explain",
     "fold_normalization",
     "from_timm",
+    "header_of",
+    "into_window",
     "load",
+    "matching",
     "measure",
     "measure_clip",
+    "normalize",
     "pack_patches",
     "patch_ids",
     "patch_regions",
@@ -96,8 +115,10 @@ __all__ = [
     "resample_table",
     "resize",
     "rounded",
+    "row_paths",
     "scan",
     "settings",
+    "shard_members",
     "summarize",
     "table_for",
     "token_frames",
@@ -106,7 +127,10 @@ __all__ = [
     "token_regions",
     "tokens_in",
     "transform_labels",
+    "turned",
+    "unbraced",
     "unpatchify",
+    "walk",
     "worst_case",
     "x_heights",
 ]

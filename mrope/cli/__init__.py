@@ -17,15 +17,18 @@ from mrope.cli import (
     compare,
     demo,
     doctor,
+    export,
     families,
     frequencies,
     inside,
+    pack,
     parity,
     plan,
     positions,
     probe,
     read,
     reader,
+    scan,
     study,
     worst_case,
 )
@@ -35,6 +38,7 @@ __all__ = ["app", "main"]
 
 COMMANDS = (
     plan.plan,
+    scan.scan,
     worst_case.worst_case,
     positions.positions,
     families.families,
@@ -45,6 +49,8 @@ COMMANDS = (
     read.read,
     parity.parity,
     compare.compare,
+    export.export,
+    pack.pack,
     doctor.doctor,
 )
 GROUPS = {"reader": reader.app, "probe": probe.app, "study": study.app}

@@ -6,9 +6,10 @@ Letters: A axes, B rows, N slots.
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,8 @@ from mrope.positions import Side
 from mrope.positions import pack as joined
 from mrope.spans import Image, Span, Text, Video
 
+Truncate: TypeAlias = Literal["text", "error", "drop-pictures", "skip"]
+
 IGNORED = -100  # the label of a token that is not learnt
 _TYPES = ("mm_token_type_ids", "moe_mm_token_type_ids")  # the second are Ernie's, for its experts
 _BY_TOKEN = ("input_ids", "attention_mask", *_TYPES, "labels")
@@ -38,6 +41,11 @@ _MEDIA = (*_SIZES, *_PIXELS)
 # What all records have that hold one of these, or none: a batch of some of them would say another thing.
 _BESIDE = {**dict.fromkeys(_TYPES, _GRIDS), **dict.fromkeys(_TIMES, _GRIDS[1:]), "images_per_sample": ("input_ids",)}
 _TALK = ("messages", "tools")
+# What configurations call the words around a picture.
+_AROUND = (
+    *("vision_start_token_id", "vision_end_token_id", "image_start_token_id", "image_end_token_id"),
+    *("im_start_id", "im_end_id"),  # Hunyuan's
+)
 # What messages may have whether or not a chat template reads it; all else it has to read.
 _MESSAGE = ("role", "content", "name", "tool_call_id")
 
@@ -66,6 +74,10 @@ class Collator:
     boundaries are its zeros. `use_cache` is False, as transformers looks for documents only where there is no cache.
     HunyuanVL and Cosmos3-Edge take no text row: theirs is a mask of pairs (1, 1, N, N), for eager attention and SDPA.
 
+    Patches of uint8, as `patchify(..., dtype="uint8")` and `mrope export` make them, stay bytes: an eighth of what goes
+    to the device. There `mrope.vision.normalize` makes of them what `patchify` makes, or an embedding that
+    `fold_normalization` changed takes them as they are. Records of bytes and of normalised values are never mixed.
+
     Trainer drops what the model's forward does not name: set `remove_unused_columns=False` for records of messages.
 
     Args:
@@ -73,15 +85,21 @@ class Collator:
         processor: what `mrope.hf.processor` made, for records of messages.
         pack: put all records of a batch into one row.
         side: where shorter rows are padded.
-        max_length: most tokens of a record; what is beyond them is cut off if it is text.
+        max_length: most tokens of a record.
+        truncate: what becomes of a longer record. A picture is never cut. "text" cuts off text behind the last picture
+            or clip, and refuses a record whose pictures, or all that is to be learnt, lie beyond; "error" refuses all
+            longer ones. "drop-pictures" does what "text" does, but of a record that it refuses takes out the last
+            picture, with its placeholders, its patches and the two words of the model around it, until it is not
+            refused: text that speaks of the picture stays, and clips do. "skip" leaves longer records out of the batch;
+            `skipped` counts them. Both warn.
         layout: another rule; by default the one that the model is plugged with at this moment, or else was trained
             with.
 
     Raises:
         TypeError: the model is none of ours, the processor or the layout is none, or a record or what it holds is of
             another kind.
-        ValueError: in a call, pictures do not fit their placeholders or their patches, a record would be cut inside a
-            picture, before its last one or before all that is to be learnt, has nothing to learn, holds what cannot be
+        ValueError: in a call, pictures do not fit their placeholders or their patches, a record is longer than
+            `max_length` and `truncate` refuses it, or none is left, a record has nothing to learn, holds what cannot be
             put together or words behind the vocabulary, or the chat template reads no tools though some came, does not
             read what a message holds, or writes nothing for `add_generation_prompt`. Before, `pack` came for a family
             whose layers mix what stands in one row, or the processor's family, patches or placeholder are not the
@@ -105,9 +123,13 @@ class Collator:
         pack: bool = False,
         side: Side = "right",
         max_length: int | None = None,
+        truncate: Truncate = "text",
         layout: SpanLayout | None = None,
     ) -> None:
         one_of("padding side", side, ("left", "right"))
+        one_of("truncate", truncate, get_args(Truncate))
+        if truncate != "text" and max_length is None:
+            raise ValueError(f"truncate is {truncate!r} and max_length is None; expected a max_length")
         self.config = config = getattr(model, "config", model)
         if not isinstance(getattr(config, "model_type", None), str):
             raise TypeError(f"model is {model!r:.80}; expected a transformers model or its configuration")
@@ -142,6 +164,8 @@ class Collator:
         self.pack = pack
         self.side: Side = side
         self.max_length = None if max_length is None else whole("max_length", max_length, 1)
+        self.truncate: Truncate = truncate
+        self.skipped = 0
 
     def __call__(self, records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         """The batch of some records."""
@@ -157,9 +181,20 @@ class Collator:
             except ValueError as error:
                 raise ValueError(f"record {number}: {error}") from error
             _check_pixels(number, row, spans)
-            spans = self._cut(number, row, spans)
+            if self.max_length is not None and len(row["input_ids"]) > self.max_length:
+                if self.truncate == "skip":
+                    self.skipped += 1
+                    continue
+                row, spans = self._cut(number, row, spans)
             placed.append(self.layout(spans) if self.border is None else self.border._row(spans, 0))
             rows.append(row)
+        if len(rows) < len(records):
+            if not rows:
+                raise ValueError(
+                    f"max_length is {self.max_length}, and all {len(records)} records have more tokens; expected one "
+                    "that fits"
+                )
+            warnings.warn("records beyond max_length are left out; Collator.skipped counts them", stacklevel=2)
         _check_together(rows)
         batch: dict[str, Any] = {name: torch.cat(values) for name in _MEDIA if (values := _all_of(rows, name))}
         fills = {"input_ids": self.padding, "attention_mask": 0, **dict.fromkeys(_TYPES, TEXT), "labels": IGNORED}
@@ -315,29 +350,66 @@ class Collator:
         inputs = {name: row[name][None] for name in ("input_ids", "mm_token_type_ids") if name in row}
         return read_spans({**inputs, **media}, self.config)[0]
 
-    def _cut(self, number: int, row: dict[str, Tensor], spans: list[Span]) -> list[Span]:
-        """The spans of a row of at most `max_length` tokens, and `row` cut to them."""
-        length = len(row["input_ids"])
-        if self.max_length is None or length <= self.max_length:
-            return spans
-        last = spans[-1]
-        behind = last.length if isinstance(last, Text) else 0
-        if len(spans) > 1 and length - behind > self.max_length:
-            raise ValueError(
-                f"max_length is {self.max_length}; the last picture or clip of record {number} ends at token "
-                f"{length - behind}: expected at least that, or fewer tokens a picture"
+    def _cut(self, number: int, row: dict[str, Tensor], spans: list[Span]) -> tuple[dict[str, Tensor], list[Span]]:
+        """A row of more than `max_length` tokens cut to them, and its spans."""
+        while refused := self._refused(number, row, spans):
+            pictures = [place for place, span in enumerate(spans) if isinstance(span, Image)]
+            if self.truncate != "drop-pictures" or not pictures or "images_per_sample" in row:
+                raise ValueError(refused)
+            warnings.warn("pictures of records beyond max_length are dropped", stacklevel=3)
+            row = self._without(row, spans, pictures[-1])
+            spans = self._spans(row)
+        length, last = len(row["input_ids"]), spans[-1]
+        row = {name: value[: self.max_length] if name in _BY_TOKEN else value for name, value in row.items()}
+        if isinstance(last, Text):
+            left = last.length - (length - len(row["input_ids"]))
+            spans = [*spans[:-1], Text(left)] if left else spans[:-1]
+        return row, spans
+
+    def _refused(self, number: int, row: Mapping[str, Tensor], spans: Sequence[Span]) -> str | None:
+        """Why a row cannot be cut to `max_length` tokens of which some are to be learnt, by its text alone."""
+        assert self.max_length is not None  # or nothing is cut
+        length, last = len(row["input_ids"]), spans[-1]
+        end = length - (last.length if isinstance(last, Text) else 0)
+        learnt = (row["labels"] != IGNORED).nonzero()[:, 0].tolist()
+        told = f"max_length is {self.max_length}; "
+        if self.truncate == "error":
+            return f"{told}record {number} has {length} tokens: expected at most that, or another truncate than 'error'"
+        if len(spans) > 1 and end > self.max_length:
+            return (
+                f"{told}the last picture or clip of record {number} ends at token {end}: expected at least that, or "
+                "fewer tokens a picture"
             )
-        first = int((row["labels"] != IGNORED).nonzero()[0])
-        if first >= self.max_length:
-            raise ValueError(
-                f"max_length is {self.max_length}; the first token of record {number} that is to be learnt is token "
-                f"{first + 1}: expected at least that, or fewer tokens before it"
+        if not learnt:
+            return f"{told}record {number} has nothing to learn without its pictures: expected a longer one"
+        if learnt[0] >= self.max_length:
+            return (
+                f"{told}the first token of record {number} that is to be learnt is token {learnt[0] + 1}: expected at "
+                "least that, or fewer tokens before it"
             )
-        for name in _BY_TOKEN:
-            if name in row:
-                row[name] = row[name][: self.max_length]
-        left = self.max_length - (length - behind)
-        return [*spans[:-1], Text(left)] if left else spans[:-1]
+        return None
+
+    def _without(self, row: Mapping[str, Tensor], spans: Sequence[Span], place: int) -> dict[str, Tensor]:
+        """A row without one of its pictures."""
+        layout: Any = self.config.layout if self.border is None else self.border.trained
+        begin, end = (sum(map(layout.tokens, spans[:to])) for to in (place, place + 1))
+        around = {getattr(_reader(self.config), name, None) for name in _AROUND} - {None}
+        if begin and {*row["input_ids"][begin - 1 : end + 1].tolist()[:: end - begin + 1]} <= around:
+            begin, end = begin - 1, end + 1
+        before = [span for span in spans[:place] if isinstance(span, Image)]
+        grid = spans[place].grid  # pyright: ignore[reportAttributeAccessIssue]
+        patch = sum(prod(span.grid) for span in before)
+        gone = {
+            **dict.fromkeys(_BY_TOKEN, (begin, end)),
+            "image_grid_thw": (len(before), len(before) + 1),
+            "pixel_values": (patch, patch + prod(grid)),
+        }
+        made = {
+            name: torch.cat((value[: gone[name][0]], value[gone[name][1] :])) if name in gone else value
+            for name, value in row.items()
+        }
+        made["labels"][:1] = IGNORED  # nothing stands before the first token
+        return {name: value for name, value in made.items() if value.numel()}
 
 
 def _shared(one: Sequence[int], other: Sequence[int]) -> int:
@@ -405,6 +477,13 @@ def _check_together(rows: Sequence[Mapping[str, Tensor]]) -> None:
             for number, row in enumerate(rows):
                 if name not in row and any(other in row for other in others):
                     raise ValueError(f"record {number} has no {name}, others have; expected all or none")
+    kinds = [(number, name, row[name].dtype) for number, row in enumerate(rows) for name in _PIXELS if name in row]
+    for number, name, dtype in kinds:
+        if (dtype == torch.uint8) != (kinds[0][2] == torch.uint8):
+            raise ValueError(
+                f"{name} of record {number} are {dtype}, {kinds[0][1]} of record {kinds[0][0]} are {kinds[0][2]}; "
+                "expected bytes (uint8) in all, or normalised values in all"
+            )
     for name in _PIXELS:
         shapes = [(number, tuple(row[name].shape[1:])) for number, row in enumerate(rows) if name in row]
         for number, shape in shapes:

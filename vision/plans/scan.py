@@ -33,7 +33,7 @@ PICTURES = (".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".webp", ".gif", ".tif", "
 """How files in folders and shards end that are taken for pictures; those named one by one may end in anything."""
 
 _PREFIX = 1 << 16
-"""Bytes of a JPEG, GIF or BMP in a shard that are read first; they nearly always hold the header."""
+"""Bytes of a JPEG, GIF or BMP that are read first, of what is no file; they nearly always hold the header."""
 _HEAD_FIRST = (b"\xff\xd8\xff", b"GIF8", b"BM")
 _PNG = b"\x89PNG\r\n\x1a\n"
 _BROKEN_SHARD = (tarfile.TarError, EOFError, zlib.error)
@@ -179,7 +179,7 @@ def _pictures(source: Any, column: str, *, lenient: bool) -> Iterator[Named]:
     if isinstance(source, Mapping):
         yield from source.items()
     elif isinstance(source, (str, os.PathLike)):
-        for path in _unbraced(os.fspath(source)):
+        for path in unbraced(os.fspath(source)):
             if not glob.has_magic(path):
                 os.stat(path)  # which raises where there is nothing
             yield from _of_path(path, column)
@@ -190,7 +190,7 @@ def _pictures(source: Any, column: str, *, lenient: bool) -> Iterator[Named]:
             if not isinstance(one, (str, os.PathLike)):
                 yield str(number), one
                 continue
-            for path in _unbraced(os.fspath(one)):
+            for path in unbraced(os.fspath(one)):
                 try:
                     yield from _of_path(path, column)
                 except (OSError, ValueError) as error:
@@ -203,7 +203,7 @@ _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{}]*,[^{}]*))\}")
 """A range of numbers or a list of words."""
 
 
-def _unbraced(path: str) -> Iterator[str]:
+def unbraced(path: str) -> Iterator[str]:
     """The paths that one with braces stands for; a path that exists stands for itself."""
     found = None if os.path.exists(path) else _BRACES.search(path)
     if found is None:
@@ -218,7 +218,7 @@ def _unbraced(path: str) -> Iterator[str]:
     else:
         words = words.split(",")
     for word in words:
-        yield from _unbraced(path[: found.start()] + word + path[found.end() :])
+        yield from unbraced(path[: found.start()] + word + path[found.end() :])
 
 
 def _of_path(path: str, column: str) -> Iterator[Named]:
@@ -226,7 +226,7 @@ def _of_path(path: str, column: str) -> Iterator[Named]:
     if os.path.isdir(path):
         yield from _some(_of_folder(path), f"{path}: is a folder")
     elif not os.path.exists(path) and glob.has_magic(path):
-        names = (one for one in sorted(set(_matching(path))) if not os.path.isdir(one))
+        names = (one for one in sorted(set(matching(path))) if not os.path.isdir(one))
         yield from _some((item for name in names for item in _of_path(name, column)), f"{path}: is a pattern")
     elif suffix in (".jsonl", ".ndjson"):
         yield from _of_jsonl(path, column)
@@ -240,7 +240,7 @@ def _of_path(path: str, column: str) -> Iterator[Named]:
 
 def _of_folder(path: str) -> Iterator[Named]:
     unread: list[OSError] = []
-    for folder, names in _walk(path, unread.append):
+    for folder, names in walk(path, unread.append):
         shown = (os.path.join(folder, one) for one in names if one[0] != ".")
         for one in shown:
             if _is_pdf(one):
@@ -250,7 +250,7 @@ def _of_folder(path: str) -> Iterator[Named]:
     yield from ((str(error.filename), _raising(error)) for error in unread)
 
 
-def _walk(path: str, onerror: Callable[[OSError], object] | None = None) -> Iterator[tuple[str, list[str]]]:
+def walk(path: str, onerror: Callable[[OSError], object] | None = None) -> Iterator[tuple[str, list[str]]]:
     """The folders below a path, itself first, but hidden ones, with the names of what else is in each."""
     for folder, below, names in os.walk(path, followlinks=True, onerror=onerror):
         below[:] = [one for one in sorted(below) if one[0] != "." and not _goes_round(path, os.path.join(folder, one))]
@@ -266,7 +266,7 @@ def _goes_round(top: str, folder: str) -> bool:
     return len(set(places)) < len(places)
 
 
-def _matching(pattern: str) -> Iterator[str]:
+def matching(pattern: str) -> Iterator[str]:
     """What a glob finds; "**" is gone through as a folder, since that of the standard library follows links round."""
     parts = os.path.normpath(pattern).split(os.sep)
     if "**" not in parts:
@@ -275,9 +275,9 @@ def _matching(pattern: str) -> Iterator[str]:
     at = parts.index("**")
     head, tail = os.sep.join(parts[:at]) or (os.curdir if at == 0 else os.sep), parts[at + 1 :] or ["*"]
     for top in glob.iglob(head):
-        for folder, _ in _walk(top):
+        for folder, _ in walk(top):
             below = glob.escape(os.path.normpath(folder)) if at or folder != os.curdir else ""
-            yield from _matching(os.path.join(below, *tail))
+            yield from matching(os.path.join(below, *tail))
 
 
 def _some(items: Iterator[Named], what: str) -> Iterator[Named]:
@@ -311,7 +311,7 @@ def _of_jsonl(path: str, column: str) -> Iterator[Named]:
                 continue
             name = f"{path}:{number}"
             try:
-                paths = _paths(json.loads(line), column)
+                paths = row_paths(json.loads(line), column)
             except ValueError as error:
                 yield name, _raising(ValueError(str(error)))
                 continue
@@ -320,7 +320,12 @@ def _of_jsonl(path: str, column: str) -> Iterator[Named]:
                 yield from _pages(whole_path, whole_path) if _is_pdf(whole_path) else ((whole_path, whole_path),)
 
 
-def _paths(row: Any, column: str) -> list[str]:
+def row_paths(row: Any, column: str) -> list[str]:
+    """The path, or the paths, in a field of a row.
+
+    Raises:
+        ValueError: there is none, or something else.
+    """
     value = row.get(column) if isinstance(row, dict) else None
     paths: list[Any] = value if isinstance(value, list) else [value]
     if not all(isinstance(one, str) and one for one in paths):
@@ -331,15 +336,34 @@ def _paths(row: Any, column: str) -> list[str]:
 
 def _of_tar(path: str) -> Iterator[Named]:
     try:
-        with tarfile.open(path) as shard:
+        for shard, member in shard_members(path):
+            name = f"{path}/{member.name}"
+            if _is_pdf(member.name):
+                yield from _pages(name, partial(_whole, shard, member))
+            elif member.name.lower().endswith(PICTURES):
+                assert shard.fileobj is not None  # as long as the shard is open
+                yield name, partial(header_of, shard.fileobj, member.offset_data, member.size)
+    except ValueError as error:
+        yield path, _raising(error)
+
+
+def shard_members(path: str, file: Any = None) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    """The files in a tar shard that are not hidden, one after the other, each with the open shard.
+
+    Args:
+        path: of the shard, compressed or not.
+        file: it, open for reading and seeking, where the system cannot open the path.
+
+    Raises:
+        OSError: the path cannot be opened.
+        ValueError: at the place where the shard is broken.
+    """
+    try:
+        with tarfile.open(path, fileobj=file) as shard:
             for member in shard:
                 hidden = any(one[:1] == "." and one != "." for one in member.name.split("/"))
-                if not member.isfile() or hidden:
-                    continue
-                if _is_pdf(member.name):
-                    yield from _pages(f"{path}/{member.name}", partial(_whole, shard, member))
-                elif member.name.lower().endswith(PICTURES):
-                    yield f"{path}/{member.name}", partial(_head, shard, member)
+                if member.isfile() and not hidden:
+                    yield shard, member
             # A header that is cut off, or is not there, ends a shard for `tarfile` as the empty blocks behind it do.
             if path.lower().endswith(".tar"):
                 assert shard.fileobj is not None
@@ -347,7 +371,7 @@ def _of_tar(path: str) -> Iterator[Named]:
                 if shard.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
                     raise tarfile.ReadError("it ends without the blocks that end a shard")
     except _BROKEN_SHARD as error:
-        yield path, _raising(ValueError(f"broken shard ({_line(error)})"))
+        raise ValueError(f"broken shard ({_line(error)})") from None
 
 
 def _whole(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
@@ -356,10 +380,14 @@ def _whole(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
     return file.read()
 
 
-def _head(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    """As much of a picture as says its size and orientation, as a file of its own."""
-    file, start, size = shard.fileobj, member.offset_data, member.size
-    assert file is not None  # as long as the shard is open
+def header_of(file: Any, start: int, size: int) -> bytes:
+    """As much of a picture as says its size and orientation, as a file of its own.
+
+    Args:
+        file: open for reading and seeking.
+        start: where the picture begins in it.
+        size: bytes of the picture.
+    """
     file.seek(start)
     prefix = file.read(min(size, _PREFIX))
     if size <= _PREFIX:

@@ -6,8 +6,6 @@ policy lets nothing else run, and nothing be fetched.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -16,7 +14,7 @@ from typing import Any
 
 import mrope.probes
 from mrope.probes.files import write_whole
-from mrope.probes.markup import document, element, switched, table
+from mrope.probes.markup import document, element, policy, switched, table
 from mrope.probes.spatial.page_figures import MASTERY, figures_sections, share
 from mrope.probes.spatial.page_samples import choose_samples, samples_section
 from mrope.probes.spatial.page_tasks import task_sections
@@ -66,16 +64,7 @@ def _render(run: Mapping[str, Any], records: Sequence[Record], folder: Path) -> 
     ]
     body = element("a", "Skip to the samples", href="#samples", class_="skip")
     body += element("main", "\n".join(sections)) + element("script", script)
-    return document(f"{run['model']}: where things are", style, body, head=_policy(script))
-
-
-def _policy(script: str) -> str:
-    """What the browser may do: show what is inlined and run this one script, so that no reply can do anything."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    rules = (
-        f"default-src 'none'; img-src data:; font-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'"
-    )
-    return element("meta", http_equiv="Content-Security-Policy", content=rules)
+    return document(f"{run['model']}: where things are", style, body, head=policy(script))
 
 
 def _head(run: Mapping[str, Any], records: Sequence[Record], summaries: Sequence[TaskSummary]) -> str:

@@ -1,0 +1,1 @@
+from data.scanning.local import run_local as run_local

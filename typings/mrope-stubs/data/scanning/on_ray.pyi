@@ -1,0 +1,1 @@
+from data.scanning.on_ray import unseen as unseen

@@ -1,0 +1,1 @@
+from data.scanning.page import histograms as histograms

@@ -1,0 +1,1 @@
+from data.scanning.sources import parts_of as parts_of
