@@ -28,10 +28,13 @@ reader: $(VENV)/.installed ## train the reader that ships again, into out/reader
 study: $(VENV)/.installed ## train small models to test published claims, hours, resumable, into out/studies
 	$(BIN)/mrope study run --out $(OUT)/studies
 
-bench: $(VENV)/.installed-test ## time positions, rotary and pixels beside transformers, 17 minutes, into out/*.json
+bench: $(VENV)/.installed-test ## time positions, rotary, pixels and scans beside others, half an hour, into out/*.json
 	$(BIN)/python benchmarks/positions.py --json $(OUT)/positions.json
 	$(BIN)/python benchmarks/rotary.py --json $(OUT)/rotary.json
 	$(BIN)/python benchmarks/patchify.py --json $(OUT)/patchify.json
+	$(BIN)/python benchmarks/scan.py --json $(OUT)/scan.json
+	$(BIN)/python benchmarks/scan_packing.py --json $(OUT)/scan_packing.json
+	$(BIN)/python benchmarks/scan_ray.py --json $(OUT)/scan_ray.json
 
 clean: ## remove the environment and everything that the targets wrote
 	rm -rf $(VENV) $(OUT) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis
