@@ -343,7 +343,7 @@ def ids_of_batch(border: Border, given: Any, tokens: Tensor) -> Tensor:
                 f"position_ids have shape {shape}, the same place on all axes, and token {column} of row {row} is a "
                 f"picture's; expected {(border.rows[-1], batch, length)}, or none"
             )
-    return given.expand(*shape[:-2], batch, length)
+    return given if shape[-2] == batch else given.expand(*shape[:-2], batch, length)
 
 
 def token_mask(mask: Any, batch: int, length: int, device: torch.device, past: int = 0) -> Tensor:
