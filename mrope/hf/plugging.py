@@ -384,10 +384,11 @@ def _expand_features(model: Any, input_ids: Tensor | None, features: dict[str, A
     """
     from transformers import GenerationMixin
 
+    mixin: Any = GenerationMixin
     if input_ids is not None:
         clips = placeholders(input_ids, model.config) == VIDEO
         input_ids = input_ids.masked_fill(clips, getattr(model.config, "video_token_id", None) or 0)
-    return GenerationMixin._expand_multimodal_outputs(model, input_ids, features, **kwargs)
+    return mixin._expand_multimodal_outputs(model, input_ids, features, **kwargs)
 
 
 def _prepare_step(model: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:

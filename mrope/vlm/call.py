@@ -104,7 +104,8 @@ def repeated(border: Border, call: Mapping[str, Any], media: Mapping[str, Any], 
     """`media`, the patches, grids and seconds of `call`, with those of each row `times` times in a row."""
     kinds = kinds_of(border.config, call)
     assert kinds is not None  # there are pixels
-    mask = token_mask(call["attention_mask"], *kinds.shape, kinds.device, cached_tokens(call))
+    batch, length = kinds.shape
+    mask = token_mask(call["attention_mask"], batch, length, kinds.device, cached_tokens(call))
     rows = batch_spans(kinds, mask, layout=border.layout, **{name: call[name] for name in PLACED})
     made = dict(media)
     for kind, span in ((IMAGE, Image), (VIDEO, Video)):
