@@ -97,6 +97,31 @@ def test_thresholds_are_the_exit_code(tmp_path: Path) -> None:
     assert said.strip().splitlines()[-1].startswith("cell is 0.")
 
 
+HALF = """
+def across(sample):
+    if sample.tags["relation"] in ("left", "right"):
+        return sample.answer
+    return next(choice for choice in sample.choices if choice != sample.answer)
+"""
+
+
+def test_a_limit_within_a_set_does_not_reach_its_threshold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "half_a_model.py").write_text(HALF)
+    monkeypatch.chdir(tmp_path)
+    asked = ("run", "python:half_a_model:across", *BESIDE, "--seed", 0, "--require", "neighbour.sets=0.9")
+    for limit, count in ((4, 8), (20, 16)):
+        code, printed, said = probe(*asked, "--limit", limit, "--out", tmp_path / str(limit))
+        assert (code, said.strip().splitlines()[-1]) == (1, "neighbour.sets is 0.0000, below 0.9")
+        words = f"\nlimit: at most {limit} samples of each task and seed, sets kept whole\n"
+        assert words in printed
+        assert len((tmp_path / str(limit) / "samples.jsonl").read_text().splitlines()) == count
+        reported = probe("report", tmp_path / str(limit))[1]
+        assert words in reported
+        assert reported.splitlines()[:4] == printed.splitlines()[:4]
+    (compared,) = json.loads(probe("compare", tmp_path / "20", tmp_path / "4", "--json")[1])
+    assert (compared["difference"]["count"], compared["difference"]["value"]) == (8, 0)
+
+
 def test_configuration_file_and_the_command_line_over_it(tmp_path: Path) -> None:
     (tmp_path / "probe.yaml").write_text(
         f"""
@@ -119,6 +144,26 @@ require: {{cell: 0.5}}
     assert [(one["task"], one["seed"], one["tags"]["rows"]) for one in records] == [("cell", 4, 2)] * 2
 
 
+def test_shapes_are_written_as_rows_x_columns(tmp_path: Path) -> None:
+    for name, written in (("words", "3x5,6x4"), ("lists", "[[3, 5], [6, 4]]")):
+        asked = ("--task", "cell", "--set", f"cell.shapes={written}", "--limit", "4", "--seed", 0)
+        assert probe("run", "reader", *asked, "--out", tmp_path / name)[0] == 0
+    words, lists = ((tmp_path / name / "samples.jsonl").read_bytes() for name in ("words", "lists"))
+    assert words == lists
+    assert {(one["tags"]["rows"], one["tags"]["cols"]) for one in map(json.loads, words.splitlines())} == {
+        (3, 5),
+        (6, 4),
+    }
+
+
+def test_a_file_is_no_folder_of_a_run(tmp_path: Path) -> None:
+    file = tmp_path / "calls.py"
+    file.write_text("")
+    code, _, said = probe("run", "python:no_such_module:ask", "--out", file)
+    assert code == 2
+    assert said.endswith(f"out is {file}, a file; expected a folder\n")
+
+
 def test_tasks_are_listed_and_drawn(tmp_path: Path) -> None:
     code, printed, _ = probe("ls", "--json", "--pictures", tmp_path / "sheet.png")
     assert code == 0
@@ -139,6 +184,7 @@ WRONG = {
     "limit": (("run", "reader", "--limit", "0"), "limit is 0"),
     "threshold": (("run", "reader", "--task", "cell", "--require", "row=0.5"), "'row'"),
     "file": (("run", "--config", "missing.yaml"), "missing.yaml: No such file"),
+    "dtype": (("run", "hf:no", "--option", "dtype=int8"), "dtype is 'int8'; expected float32, bfloat16 or float16"),
     "option": (("run", "reader", "--option", "size=3"), "size is no option"),
     "no run": (("report", "."), "holds no run"),
     "no runs": (("compare", ".", "."), "holds no run"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import re
+import subprocess
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,6 +20,7 @@ import torch
 import transformers
 from PIL import Image
 from plug_families import model_of
+from sources import ROOT
 from test_processor import COMPASS, GLM, MODELS, QWEN, SPECIAL, TEMPLATE, small, theirs, this_version
 from tiny_models import tiny_model, tiny_vlm
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
@@ -193,6 +196,15 @@ def test_each_sample_gets_the_picture_of_another_at_its_own_size() -> None:
     assert [levels(one) for one in again] == [levels(one) for one in shown]
 
 
+def test_a_blind_model_shows_some_of_many_what_it_shows_all() -> None:
+    who = Blind(CallableRespondent(lambda sample: levels(sample)[0]))
+    asked = [asking(0, pictures=[blank(30 + 7 * index, 90, 10 + index)]) for index in range(9)]  # of one id
+    everything = [reply.text for reply in who.answer(asked)]
+    assert sorted(everything) == [str(10 + index) for index in range(9)]
+    some = [asked[index] for index in (7, 2, 4)]
+    assert [reply.text for reply in who.answer(some, among=asked)] == [everything[index] for index in (7, 2, 4)]
+
+
 def test_a_blind_model_sees_clips_of_its_own_length() -> None:
     first = Clip(tuple(blank(40, 70, level) for level in (1, 2, 3)), (0.0, 0.5, 2.0))
     second = Clip(tuple(blank(30, 20, level) for level in (7, 8)), (0.0, 1.0))
@@ -242,8 +254,9 @@ def test_what_a_function_raises_or_gives_wrongly_fails_that_sample_alone() -> No
         (RuntimeError(), r"RuntimeError"),
         ([7], "function gave [7]; expected text, a Reply, or a mapping from each choice to a number"),
         (None, "function gave None; expected text, a Reply, or a mapping from each choice to a number"),
-        ({"A": 1.0}, "function scored A; expected A, B"),
-        ({"A": 1.0, "B": 0.0, "C": 1.0}, "function scored A, B, C; expected A, B"),
+        ({"A": 1.0}, "function scored 'A'; expected 'A', 'B'"),
+        ({}, "function scored nothing; expected 'A', 'B'"),
+        ({"A": 1.0, "B": 0.0, "C": 1.0}, "function scored 'A', 'B', 'C'; expected 'A', 'B'"),
         ({"A": math.nan, "B": 0.0}, "function scored {'A': nan, 'B': 0.0}; expected numbers"),
         ({"A": "high", "B": 0.0}, "ValueError: could not convert string to float: 'high'"),
     ]
@@ -258,8 +271,8 @@ def test_what_a_function_raises_or_gives_wrongly_fails_that_sample_alone() -> No
     replies = list(CallableRespondent(answer).answer([sample] * 2 * len(wrong)))
     assert [reply.failure for reply in replies[::2]] == [why for _, why in wrong]
     assert {reply.text for reply in replies[1::2]} == {"A"}
-    (open_one,) = CallableRespondent(lambda _: {"A": 1}).answer([replace(sample, choices=(), kind="text")])
-    assert open_one.failure == "function scored A; expected none, as the sample has no choices"
+    (open_one,) = CallableRespondent(lambda _: {"": 1}).answer([replace(sample, choices=(), kind="text")])
+    assert open_one.failure == "function scored ''; expected text or a number, as the sample has no choices"
 
 
 # ------------------------------------------------------------------------------------------------------ by one string
@@ -306,6 +319,27 @@ def test_a_wrong_string_gets_one_clear_error(spec: str, options: dict[str, Any],
     with pytest.raises(ValueError, match=why) as caught:
         respondent(spec, **options)
     assert "\n" not in str(caught.value)
+
+
+def test_any_word_is_no_true_and_no_dtype() -> None:
+    boolean, dtype = "expected true or false", "expected float32, bfloat16 or float16"
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"blind": "maybe"}, f"blind is 'maybe'; {boolean}"),
+        ({"random_weights": "maybe"}, f"random_weights is 'maybe'; {boolean}"),
+        ({"plug": "maybe"}, f"plug is 'maybe'; {boolean}, or options"),
+        ({"plug": 3}, f"plug is 3; {boolean}, or options"),
+        ({"dtype": "float7"}, f"dtype is 'float7'; {dtype}"),
+        ({"dtype": "int8"}, f"dtype is 'int8'; {dtype}"),
+    ]
+    # In a process of its own, since here types are checked before the library looks.
+    script = (
+        "from mrope.probes.spatial import respondent\n"
+        f"for options in {[options for options, _ in wrong]}:\n"
+        "    try:\n        respondent('hf:/nowhere', **options)\n"
+        "    except (TypeError, ValueError) as error:\n        print(error)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout.splitlines() == [why for _, why in wrong], run.stderr
 
 
 def test_a_module_that_is_not_there_is_named() -> None:

@@ -8,7 +8,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +21,10 @@ from typer.testing import CliRunner
 
 import mrope.cli
 from mrope.data import Sample, task
-from mrope.probes.spatial.records import read_records, read_run, unfinished
+from mrope.probes.spatial.comparing import compare_runs
+from mrope.probes.spatial.records import key_of, read_records, read_run, unfinished
 from mrope.probes.spatial.reply import Reply
+from mrope.probes.spatial.respondents import Blind, CallableRespondent
 from mrope.probes.spatial.runs import Settings, ask
 from mrope.probes.spatial.summary import summarise
 
@@ -136,6 +141,92 @@ def test_refused_samples_are_counted_apart(tmp_path: Path) -> None:
     assert {(one["outcome"], one["reason"]) for one in records} == {("refused", "it knows no cells")}
     (summary,) = summarise(records)
     assert (summary.asked, summary.refused) == (0, 10)
+
+
+def across_alone(sample: Sample) -> str:
+    """Right where it is asked what lies to the left or right, and wrong above and below."""
+    across = sample.tags["relation"] in ("left", "right")
+    return sample.answer if across else next(choice for choice in sample.choices if choice != sample.answer)
+
+
+@pytest.mark.parametrize(("limit", "counts"), [(4, [8]), (8, [8]), (13, [8]), (19, [8, 6]), (99, [8, 6, 8, 6])])
+def test_a_function_that_answers_half_of_a_set_answers_no_set_at_any_limit(
+    tmp_path: Path, limit: int, counts: list[int]
+) -> None:
+    """A cell of 3 x 5 has four neighbours, asked about there and back; one of 2 x 4 has three."""
+    settings = Settings({"neighbour": {"shapes": ((3, 5), (2, 4)), "each": 2}}, seeds=(0, 1), limit=limit)
+    assert len(settings) == 2 * sum(counts)
+    records = ask(CallableRespondent(across_alone), settings, tmp_path)
+    sizes = Counter((one["seed"], one["group"]) for one in records)
+    assert list(sizes.values()) == counts * 2
+    (summary,) = summarise(records)
+    assert summary.sets is not None
+    assert (summary.sets.value, summary.sets.count) == (0.0, 2 * len(counts))
+    assert unfinished(read_run(tmp_path), records) == ""
+    everything = ask(CallableRespondent(across_alone), replace(settings, limit=None), tmp_path / "all")
+    assert [key_of(one) for one in everything if one["group"] in {one["group"] for one in records}] == [
+        key_of(one) for one in records
+    ]
+    (compared,) = compare_runs(everything, records)
+    assert (compared.difference.count, compared.won, compared.lost) == (2 * sum(counts), 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "size", "odd"), [("moved", {}, 6, "padded"), ("distance", {"words": (0, 8)}, 3, "8-after")]
+)
+def test_agreement_is_of_whole_groups_at_any_limit(
+    tmp_path: Path, name: str, more: dict[str, Any], size: int, odd: str
+) -> None:
+    def strays(sample: Sample) -> str:
+        return "other" if sample.id.endswith(odd) else sample.answer
+
+    settings = Settings({name: {"shapes": ((3, 5),), "each": 3, **more}}, limit=2)
+    records = ask(CallableRespondent(strays), settings, tmp_path)
+    assert len(settings) == len(records) == size
+    (summary,) = summarise(records)
+    assert summary.agreement is not None
+    assert (summary.agreement.value, summary.agreement.count) == (0.0, 1)
+
+
+def test_a_limit_of_samples_without_sets_is_kept_to_the_sample() -> None:
+    settings = Settings({"cell": {"shapes": ((2, 3), (3, 2)), "each": 4}, "neighbour": {"shapes": ((2, 4),)}}, limit=7)
+    assert [sample.task for _, sample in settings.samples()] == ["cell"] * 7 + ["neighbour"] * 6
+    assert len(settings) == 13
+
+
+@pytest.mark.parametrize("kept", [1, 5, 30, 36, 41])
+def test_a_blind_run_that_was_stopped_ends_as_the_one_that_was_not(tmp_path: Path, kept: int) -> None:
+    """The answers tell which picture was shown, in batches of 32, to tasks and seeds that use the same ids."""
+
+    def sees(sample: Sample) -> str:
+        return sha256(b"".join(picture.tobytes() for picture in sample.pictures)).hexdigest()  # pyright: ignore
+
+    tasks = {"cell": {"shapes": ((2, 3), (3, 2)), "each": 4}, "neighbour": {"shapes": ((2, 4),), "each": 1}}
+    settings = Settings(tasks, seeds=(0, 1, 2), limit=9)
+    ask(Blind(CallableRespondent(sees)), settings, tmp_path)
+    whole = (tmp_path / "samples.jsonl").read_bytes()
+    lines = whole.splitlines(keepends=True)
+    assert len(lines) == 3 * (8 + 6)
+    shown = {json.loads(line)["reply"] for line in lines}
+    assert len(shown) > 24
+    (tmp_path / "samples.jsonl").write_bytes(b"".join(lines[:kept]))
+    ask(Blind(CallableRespondent(sees)), settings, tmp_path)
+    assert (tmp_path / "samples.jsonl").read_bytes() == whole
+    seeing = ask(CallableRespondent(sees), settings, tmp_path / "seeing")
+    assert shown.isdisjoint(one["reply"] for one in seeing)
+
+
+def test_a_blind_run_asks_failures_again_beside_the_same_pictures(tmp_path: Path) -> None:
+    class Seen(Known):
+        def answer(self, samples: Sequence[Sample]) -> Iterator[Reply]:
+            for sample, reply in zip(samples, super().answer(samples), strict=True):
+                yield reply if reply.failure else Reply(sha256(sample.pictures[0].tobytes()).hexdigest())  # pyright: ignore
+
+    ask(Blind(Seen()), SETTINGS, tmp_path / "whole")
+    ask(Blind(Seen(failing=(2, 7, 8))), SETTINGS, tmp_path / "failed")
+    assert (tmp_path / "failed" / "samples.jsonl").read_bytes() != (tmp_path / "whole" / "samples.jsonl").read_bytes()
+    ask(Blind(Seen()), SETTINGS, tmp_path / "failed")
+    assert (tmp_path / "failed" / "samples.jsonl").read_bytes() == (tmp_path / "whole" / "samples.jsonl").read_bytes()
 
 
 def test_a_line_cut_short_is_asked_again(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ import mrope
 import mrope.cli
 from mrope.data import Clip, Sample, draw_grid, fonts, sample_key, task
 from mrope.hf import chat_request
+from mrope.probes.spatial import Settings, summarise
+from mrope.probes.spatial import ask as run_probe
 from mrope.probes.spatial.reply import Reply, Respondent
 from mrope.probes.spatial.respondents import ReaderRespondent, ServerRespondent
 from mrope.probes.spatial.respondents.kept import Kept
@@ -56,14 +58,17 @@ def question(number: int = 0, **more: Any) -> Sample:
 
 # ------------------------------------------------------------------------------------------------- questions, read back
 
+_PLAIN = {"guises": ("plain", "padded")}
+"""Of `moved`: the grid begins in the upper left corner, in whole cells."""
+
 
 def test_the_questions_of_the_tasks_are_read_back() -> None:
-    for name in ("cell", "neighbour"):
-        for sample in samples(name, shapes=((3, 5), (12, 2)), each=4):
+    for name in ("cell", "neighbour", "moved"):
+        for sample in samples(name, shapes=((3, 5), (12, 2)), each=4, **_PLAIN if name == "moved" else {}):
             found = asked(sample.words.replace("<picture 0>", ""))
             assert sample.ask is not None
             assert found.relation == sample.ask["relation"]
-            if name == "cell":
+            if name != "neighbour":
                 assert found.start == tuple(sample.ask["cell"])
             else:  # the neighbour's start is named by its letter, which the reader itself finds
                 (start,) = re.findall(r"the letter (\w)\?", sample.words)
@@ -85,7 +90,6 @@ def test_rows_are_no_columns() -> None:
         "Which letter stands directly below the letter I?",
         "Which letter stands in row 1, column 5? Which letter stands in row 2, column 5?",
         *(sample.words for sample in samples("row", each=1)[:1] + samples("count", each=1)[:1]),
-        *(sample.words for sample in samples("moved", each=1)[:1]),
     ],
 )
 def test_other_questions_are_refused(words: str) -> None:
@@ -234,7 +238,9 @@ def test_what_the_server_does_not_understand_is_refused_as_json(
     got, answer = complete(served, request_)
     assert got == status
     assert why in answer["error"]["message"]
-    assert (answer["error"]["type"], answer["error"]["code"]) == ("invalid_request_error", status)
+    asked_well = any(words in why for words in ("the question is", "lies outside", "hold 2 pictures"))
+    code = "unsupported_question" if asked_well else status
+    assert (answer["error"]["type"], answer["error"]["code"]) == ("invalid_request_error", code)
     assert "\n" not in answer["error"]["message"]
 
 
@@ -310,6 +316,43 @@ def test_a_real_server_answers_as_the_reader_does(tmp_path: Path) -> None:
         assert running.wait(30) == 0
     (left,) = ServerRespondent(url, "reader", retries=0).answer(cells[:1])
     assert "the server cannot be reached" in left.failure
+
+
+def test_what_the_reader_cannot_be_asked_is_refused_over_http_too(served: str, tmp_path: Path) -> None:
+    grids = {"shapes": [[3, 5], [7, 4]], "each": 1}
+    tasks = {"cell": grids, "neighbour": grids, "point": grids, "row": grids, "moved": grids | _PLAIN}
+    needle = {"needle": {"lengths": [2], "depths": 1, "each": 1}}  # pictures that are two
+    settings = Settings({**tasks, **needle})
+    inside = run_probe(ReaderRespondent(Reader.load()), settings, tmp_path / "inside")
+    over = run_probe(ServerRespondent(served, "reader"), settings, tmp_path / "over")
+    words = [(one["task"], one["id"], one["outcome"]) for one in over]
+    assert words == [(one["task"], one["id"], one["outcome"]) for one in inside]
+    assert {(task, word) for task, _, word in words} == {
+        *((task, "right") for task in ("cell", "neighbour", "moved")),
+        *((task, "refused") for task in ("point", "row", "needle")),
+    }
+    (reason,) = {one["reason"] for one in over if one["task"] == "needle"}
+    assert reason == "HTTP 400: messages hold 2 pictures; expected one"
+    by_task = {one.task: one for one in summarise(over)}
+    assert (by_task["point"].asked, by_task["point"].refused) == (0, 2)
+    assert by_task["moved"].agreement is not None
+    assert (by_task["moved"].agreement.value, by_task["moved"].agreement.count) == (1.0, 2)
+
+
+@pytest.mark.parametrize(
+    ("error", "refused"),
+    [
+        ({"message": "no such words", "code": "unsupported_question"}, True),
+        ({"message": "no such words", "code": 400}, False),
+        ({"message": "the code is unsupported_question", "type": "unsupported_question"}, False),
+        ("unsupported_question", False),
+    ],
+)
+def test_only_the_errors_code_makes_a_refusal_of_a_failure(error: Any, refused: bool) -> None:
+    reply, script = ask(lambda handler, _, __: send(handler, {"error": error}, 400))
+    assert reply.refused == refused
+    assert (reply.failure == "HTTP 400: no such words") == refused
+    assert len(script.seen) == 1
 
 
 def test_a_killed_run_asks_only_the_rest_when_it_is_resumed(tmp_path: Path) -> None:

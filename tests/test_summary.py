@@ -84,6 +84,15 @@ def test_sets_and_agreement() -> None:
     assert (one.agreement.value, one.agreement.count, one.sets) == (0.5, 4, None)
 
 
+def test_failures_do_not_agree_and_the_table_says_so() -> None:
+    reads = [("right", "A"), ("failed", ""), ("right", "A"), ("right", "A"), ("failed", ""), ("failed", "")]
+    (one,) = summarise(record(i, word, group=f"g{i // 2}", read=read) for i, (word, read) in enumerate(reads))
+    assert one.agreement is not None
+    assert (one.agreement.value, one.agreement.count) == (pytest.approx(1 / 3), 3)
+    (line,) = (line for line in summary_table([one]).splitlines() if "agreement" in line)
+    assert line.split("|")[-2].strip() == "3 failed"
+
+
 def test_groups_of_two_seeds_are_two() -> None:
     rows = [(0, "A"), (0, "B"), (1, "A"), (1, "B")]
     (one,) = summarise(record(i, "right", seed=seed, group="g", answer=answer) for i, (seed, answer) in enumerate(rows))

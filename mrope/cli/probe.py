@@ -32,13 +32,16 @@ def run(
         list[str] | None, typer.Option(metavar="NAME", help="A task, by default all; may be given several times.")
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="TASK.SETTING=VALUE", help="A setting of a task.")
+        list[str] | None,
+        typer.Option("--set", metavar="TASK.SETTING=VALUE", help="A setting of a task, such as cell.shapes=3x5,10x6."),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="An option of the model, such as family=qwen3-vl.")
     ] = None,
     seed: Annotated[str | None, typer.Option(metavar="N,N,...", help="Seeds of the samples, by default 0,1,2.")] = None,
-    limit: Annotated[int | None, typer.Option(metavar="N", help="Most samples of each task and seed.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", help="Most samples of each task and seed; sets stay whole, one at least.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="Where a local model computes: auto, cpu or cuda.")] = None,
     out: Annotated[Path | None, typer.Option(metavar="FOLDER", help="Of the run, by default out/probe.")] = None,
     require: Annotated[
@@ -62,6 +65,7 @@ def run(
         ask,
         make_config,
         read_config,
+        read_run,
         respondent,
         shortfalls,
         summarise,
@@ -69,6 +73,7 @@ def run(
         write_page,
         write_summary,
     )
+    from mrope.probes.spatial.records import limited
     from mrope.probes.words import counted
 
     told = {} if config is None else read_config(config)
@@ -92,6 +97,8 @@ def run(
         print((chosen.out / "summary.json").read_text(encoding="utf-8"), end="")
     else:
         print(summary_table(summaries))
+        if words := limited(read_run(chosen.out)):
+            print(f"\nlimit: {words}")
         print(f"\nevery sample: {chosen.out}/samples.jsonl; to look at: {page}")
     failed = Counter(record["failure"] for record in records if record["outcome"] == "failed")
     if failed:
@@ -137,12 +144,14 @@ def ls(
 def report(folder: Folder) -> None:
     """Write report.html of a run again, and print its table."""
     from mrope.probes.spatial import read_records, read_run, summarise, summary_table, write_page, write_summary
-    from mrope.probes.spatial.records import unfinished
+    from mrope.probes.spatial.records import limited, unfinished
 
     run, records = read_run(folder), read_records(folder)
     summaries = summarise(records)
     write_summary(summaries, folder)
     print(summary_table(summaries))
+    if words := limited(run):
+        print(f"\nlimit: {words}")
     if lacking := unfinished(run, records):
         print(f"\nnot finished: {lacking}")
     print(f"\nto look at: {write_page(folder)}")
@@ -195,6 +204,15 @@ def _value(word: str) -> Any:
         raise ValueError(f"{word!r} is no value; expected a number, a word, or a list such as [4, 6]") from None
 
 
+def _shapes(value: Any) -> Any:
+    """ROWSxCOLUMNS,... as pairs; what is no such word as it is."""
+    import re
+
+    if not isinstance(value, str) or not re.fullmatch(r"\d+x\d+(,\d+x\d+)*", value):
+        return value
+    return [[int(side) for side in shape.split("x")] for shape in value.split(",")]
+
+
 def _tasks(stated: Any, named: list[str] | None, settings: dict[str, Any]) -> dict[str, Any]:
     """The tasks that the file states, those among them that are named, or all; with the settings TASK.SETTING."""
     from mrope.data import TASKS
@@ -206,5 +224,5 @@ def _tasks(stated: Any, named: list[str] | None, settings: dict[str, Any]) -> di
         task, _, setting = name.partition(".")
         if task not in tasks or not setting:
             raise ValueError(f"--set {name} names no setting of a task that is asked; expected TASK.SETTING=VALUE")
-        tasks[task][setting] = value
+        tasks[task][setting] = _shapes(value) if setting == "shapes" else value
     return tasks

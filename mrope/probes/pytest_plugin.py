@@ -26,7 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--mrope-option", metavar="NAME=VALUE", action="append", default=[], help="an option of the model")
     group.addoption("--mrope-seeds", metavar="N,N", default="0", help="seeds of the samples")
-    group.addoption("--mrope-limit", metavar="N", type=int, default=100, help="most samples of each task and seed")
+    limit = "most samples of each task and seed; sets stay whole, one at least"
+    group.addoption("--mrope-limit", metavar="N", type=int, default=100, help=limit)
     group.addoption("--mrope-out", metavar="FOLDER", help="where the runs are kept, by default in a temporary folder")
 
 

@@ -17,7 +17,8 @@ import torch
 
 from mrope.data import GLYPHS, RELATIONS
 from mrope.reader.model import FAMILY, PROMPT, Reader
-from mrope.reader.wording import Asked, asked
+from mrope.reader.wording import UNSUPPORTED, Asked, asked
+from mrope.vision import load
 
 MODEL = "reader"
 _MOST = 64 << 20
@@ -26,11 +27,12 @@ _TOP = 20
 
 
 class RefusedError(Exception):
-    """A request that is not answered: HTTP's status, and what is wrong with it."""
+    """A request that is not answered: HTTP's status, what is wrong with it, and the code of the JSON error."""
 
-    def __init__(self, status: int, said: str) -> None:
+    def __init__(self, status: int, said: str, code: str | None = None) -> None:
         super().__init__(said)
         self.status = status
+        self.code = code or status
 
 
 class ReaderServer(ThreadingHTTPServer):
@@ -38,7 +40,10 @@ class ReaderServer(ThreadingHTTPServer):
 
     A request has one picture of a glyph grid as a data URL, and a question in words (see `mrope.reader.wording`). The
     answer is one letter, with log-probabilities where the request asks for them. What is not understood is refused with
-    status 400 and a JSON error in OpenAI's form.
+    status 400 and a JSON error in OpenAI's form. Its code is "unsupported_question" where the request is sound and the
+    reader cannot be asked it: another question, a cell outside of the picture, several pictures; else it is the status.
+
+    Rows and columns are counted from the upper left corner of the picture, wherever the grid begins.
 
     Args:
         reader: who answers.
@@ -77,12 +82,19 @@ class ReaderServer(ThreadingHTTPServer):
         top = body.get("top_logprobs") or 0
         if not isinstance(top, int) or not 0 <= top <= _TOP:
             raise RefusedError(400, f"top_logprobs is {top!r}; expected 0 to {_TOP}")
-        picture, words = _shown(body.get("messages"))
+        pictures, words = _shown(body.get("messages"))
         try:
-            with self.lock:
-                scores = glyph_scores(self.reader, picture, asked(words))
+            loaded = [load(picture) for picture in pictures]
         except (ValueError, OSError) as error:
             raise RefusedError(400, str(error)) from None
+        if len(loaded) != 1:
+            code = UNSUPPORTED if loaded else None
+            raise RefusedError(400, f"messages hold {len(loaded)} pictures; expected one", code)
+        try:
+            with self.lock:
+                scores = glyph_scores(self.reader, loaded[0], asked(words))
+        except ValueError as error:
+            raise RefusedError(400, str(error), UNSUPPORTED) from None
         glyph = max(scores, key=lambda each: scores[each])
         logprobs = {"content": [_token(glyph, scores, top)]} if body.get("logprobs") else None
         return {
@@ -146,8 +158,8 @@ def _token(glyph: str, scores: Mapping[str, float], top: int) -> dict[str, Any]:
     return {**one(glyph), "top_logprobs": [one(each) for each in best]}
 
 
-def _shown(messages: Any) -> tuple[bytes, str]:
-    """The picture, as a file, and the words of the user's message."""
+def _shown(messages: Any) -> tuple[list[bytes], str]:
+    """The pictures, as files, and the words of the user's message."""
     if not isinstance(messages, list) or not all(isinstance(one, Mapping) for one in messages):
         raise RefusedError(400, f"messages is {messages!r:.80}; expected a list of objects with role and content")
     asking = [one for one in messages if one.get("role") != "system"]
@@ -166,9 +178,7 @@ def _shown(messages: Any) -> tuple[bytes, str]:
             pictures.append(_file(part.get("image_url")))
         else:
             raise RefusedError(400, f"a part has the type {part.get('type')!r}; expected text with text, or image_url")
-    if len(pictures) != 1:
-        raise RefusedError(400, f"messages hold {len(pictures)} pictures; expected one")
-    return pictures[0], " ".join(words)
+    return pictures, " ".join(words)
 
 
 def _file(address: Any) -> bytes:
@@ -203,7 +213,7 @@ class _Handler(BaseHTTPRequestHandler):
                 raise RefusedError(405, f"{method} is not for {self.path}; expected {known}")
             status, made = 200, self._models() if known == "GET" else self.server.complete(_read(body))
         except RefusedError as error:
-            status, made = error.status, _error(str(error), error.status)
+            status, made = error.status, _error(str(error), error.status, error.code)
         except OSError:  # the client has left
             self.close_connection = True
             return
@@ -251,6 +261,6 @@ def _read(body: bytes) -> Any:
         raise RefusedError(400, f"the body is {body[:40]!r}; expected JSON") from None
 
 
-def _error(said: str, status: int) -> dict[str, Any]:
+def _error(said: str, status: int, code: str | int | None = None) -> dict[str, Any]:
     kind = "invalid_request_error" if status < 500 else "server_error"
-    return {"error": {"message": " ".join(said.split()), "type": kind, "param": None, "code": status}}
+    return {"error": {"message": " ".join(said.split()), "type": kind, "param": None, "code": code or status}}

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from mrope.data import GLYPHS
 
-_CELL = re.compile(r"Which letter stands in row (\d{1,4}), column (\d{1,4})\?")
+UNSUPPORTED = "unsupported_question"
+"""The code of the server's error for what the reader cannot be asked; other errors have their status as code."""
+_CELL = re.compile(r"Which letter stands in (?:its )?row (\d{1,4}), column (\d{1,4})\?")
 _NEXT = re.compile(
     rf"Which letter stands directly (to the right of|to the left of|above|below) the letter ([{GLYPHS}])\?"
 )

@@ -34,6 +34,8 @@ class Config:
     require: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if self.out.exists() and not self.out.is_dir():
+            raise ValueError(f"out is {self.out}, a file; expected a folder")
         check_requirements(self.require, tuple(self.settings.tasks))
 
 
@@ -74,7 +76,7 @@ def make_config(
         tasks: name -> settings, or a list of names; by default all.
         options: see `Config`.
         seeds: a list of whole numbers, or one.
-        limit: most samples of each task and seed.
+        limit: most samples of each task and seed, see `Settings`.
         out: see `Config`.
         require: see `Config`.
 

@@ -18,7 +18,7 @@ from mrope.probes.markup import document, element, policy, switched, table
 from mrope.probes.spatial.page_figures import MASTERY, figures_sections, share
 from mrope.probes.spatial.page_samples import choose_samples, samples_section
 from mrope.probes.spatial.page_tasks import task_sections
-from mrope.probes.spatial.records import Record, read_records, read_run, unfinished
+from mrope.probes.spatial.records import Record, limited, read_records, read_run, unfinished
 from mrope.probes.spatial.summary import MASTERED, TaskSummary, summarise
 from mrope.probes.words import counted, plural
 
@@ -71,10 +71,10 @@ def _head(run: Mapping[str, Any], records: Sequence[Record], summaries: Sequence
     seeds = [str(seed) for seed in run["seeds"]]
     asked = sum(summary.asked for summary in summaries)
     tasks = sum(summary.asked > 0 for summary in summaries)
-    limit = "" if run["limit"] is None else f", at most {counted(run['limit'], 'sample')} of each task and seed"
+    limit = limited(run)
     lead = (
         f"{counted(asked, 'question')} of {counted(tasks, 'task')} about drawn pictures and clips whose "
-        f"answers are known, {plural(len(seeds), 'seed')} {', '.join(seeds)}{limit}; on "
+        f"answers are known, {plural(len(seeds), 'seed')} {', '.join(seeds)}{limit and f', {limit}'}; on "
         f"{run['machine'].get('device', 'a machine that is not named')}."
     )
     switch = element(
@@ -151,7 +151,7 @@ def _foot(run: Mapping[str, Any]) -> str:
         **run["facts"],
         **run["machine"],
         "seeds": ", ".join(map(str, run["seeds"])),
-        "most samples of each task and seed": "all" if run["limit"] is None else run["limit"],
+        "most samples of each task and seed, sets kept whole": "all" if run["limit"] is None else run["limit"],
     }
     settings = [
         (escape(name), element("code", escape(", ".join(f"{key} = {json.dumps(each)}" for key, each in its.items()))))

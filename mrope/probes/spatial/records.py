@@ -62,6 +62,17 @@ def unfinished(run: Mapping[str, Any], records: Sequence[Record]) -> str:
     return f"{len(records):,} of {counted(count, 'sample')} asked; `mrope probe run` goes on with the rest"
 
 
+def limited(run: Mapping[str, Any]) -> str:
+    """What a run was limited to, in words; "" where all samples are asked.
+
+    >>> limited({"limit": 4})
+    'at most 4 samples of each task and seed, sets kept whole'
+    """
+    if run["limit"] is None:
+        return ""
+    return f"at most {counted(run['limit'], 'sample')} of each task and seed, sets kept whole"
+
+
 def key_of(record: Record) -> tuple[str, int, str]:
     """What names a record in its run: task, seed, id."""
     return record["task"], record["seed"], record["id"]

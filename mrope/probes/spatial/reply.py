@@ -21,6 +21,7 @@ class Reply:
         plans: of each picture as the model saw it, by which boxes find their way back to the picture's pixels; of a
             clip, that of its frames. () where the model's numbers are taken for pixels of the picture.
         seconds: that it took.
+        refused: that `failure` says why the model cannot be asked this; such samples are counted apart.
     """
 
     text: str = ""
@@ -28,6 +29,7 @@ class Reply:
     failure: str = ""
     plans: tuple[Plan | None, ...] = ()
     seconds: float = 0.0
+    refused: bool = False
 
 
 @runtime_checkable

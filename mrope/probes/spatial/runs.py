@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from io import BytesIO
-from itertools import islice
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -32,6 +32,7 @@ from mrope.probes.spatial.records import (
     read_run,
 )
 from mrope.probes.spatial.reply import Reply, Respondent
+from mrope.probes.spatial.respondents.blind import Blind
 
 OnRecord: TypeAlias = Callable[[Record], None]
 BATCH = 32
@@ -45,7 +46,8 @@ class Settings:
     Args:
         tasks: name -> settings of the task, where they are others than its own.
         seeds: each draws its own samples.
-        limit: most samples of each task and seed; None for all.
+        limit: most samples of each task and seed; None for all. Samples of one group are all asked or none, so that no
+            set counts as answered by half; of the first group all are asked, whatever the limit.
         large: start from the settings for a machine with a GPU.
     """
 
@@ -70,15 +72,33 @@ class Settings:
         return {name: task(name, large=self.large, **settings) for name, settings in self.tasks.items()}
 
     def samples(self) -> Iterator[tuple[int, Sample]]:
-        """The seed and the sample, one after the other; each is drawn as it is asked for."""
+        """The seed and the sample, one after the other; each group is drawn as it is asked for."""
         for one in self.made().values():
             for seed in self.seeds:
-                for sample in islice(one.samples(seed), self.limit):
+                for sample in _first(one, seed, self.limit):
                     yield seed, sample
 
     def __len__(self) -> int:
         """How many samples there are."""
-        return len(self.seeds) * sum(min(len(one), self.limit or len(one)) for one in self.made().values())
+        return len(self.seeds) * sum(_count(one, self.limit) for one in self.made().values())
+
+
+def _first(one: Task, seed: int, limit: int | None) -> Iterator[Sample]:
+    """The samples of a task up to the limit; those of a group, which follow one another, all or none."""
+    count = 0
+    for _, group in groupby(one.samples(seed), key=lambda sample: sample.group or sample.id):
+        members = list(group)
+        if limit is not None and 0 < count > limit - len(members):
+            return
+        yield from members
+        count += len(members)
+
+
+def _count(one: Task, limit: int | None) -> int:
+    """How many samples `_first` gives, of any seed: only groups have to be drawn to know."""
+    if limit is None or limit >= len(one):
+        return len(one)
+    return sum(1 for _ in _first(one, 0, limit)) if next(one.samples(0)).group else limit
 
 
 def ask(
@@ -118,7 +138,7 @@ def ask(
                 if key not in known:
                     fresh.append((seed, sample))
             failures = []
-            for record in _records(respondent, fresh, folder):
+            for record in _records(respondent, fresh, folder, [sample for _, sample in batch]):
                 known[key_of(record)] = record
                 file.write(line(record))
                 file.flush()
@@ -135,15 +155,23 @@ def ask(
     return records
 
 
-def _records(respondent: Respondent, samples: Sequence[tuple[int, Sample]], folder: Path) -> Iterator[Record]:
-    """One record for each sample; first those that the respondent refuses."""
+def _records(
+    respondent: Respondent, samples: Sequence[tuple[int, Sample]], folder: Path, batch: Sequence[Sample]
+) -> Iterator[Record]:
+    """One record for each sample, which are all or some of `batch`; first those that the respondent refuses."""
     willing = []
     for seed, sample in samples:
         if reason := respondent.refuses(sample):
             yield _record(seed, sample, _save(sample, folder)) | {"outcome": "refused", "reason": reason}
         else:
             willing.append((seed, sample))
-    replies = respondent.answer([sample for _, sample in willing]) if willing else iter(())
+    asked = [sample for _, sample in willing]
+    if not asked:
+        replies = iter(())
+    elif isinstance(respondent, Blind):  # what it shows must not depend on what was asked before a run was stopped
+        replies = respondent.answer(asked, among=batch)
+    else:
+        replies = respondent.answer(asked)
     for (seed, sample), reply in zip(willing, replies, strict=True):
         yield _record(seed, sample, _save(sample, folder)) | _judged(sample, reply)
 
@@ -167,6 +195,8 @@ def _record(seed: int, sample: Sample, pictures: list[Any]) -> dict[str, Any]:
 
 
 def _judged(sample: Sample, reply: Reply) -> dict[str, Any]:
+    if reply.refused:
+        return {"outcome": "refused", "reason": _writable(reply.failure)}
     marked = mark(sample, reply)
     scores = {key: round(float(x), 6) for key, x in (reply.scores or {}).items() if math.isfinite(x)} or None
     return {

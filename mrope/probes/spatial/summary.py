@@ -62,7 +62,8 @@ class TaskSummary:
         share: mean of the shares (edit similarity, intersection over union), where it is not the accuracy; else None.
         chance: mean accuracy of a guess.
         sets: share of groups of different questions that were all answered right; None where there are none.
-        agreement: share of groups of one question whose answers all agree, right or not; None where there are none.
+        agreement: share of groups of one question whose answers all agree, right or not; a group with a sample that
+            failed or could not be read does not. None where there are none.
         curves: tag -> value -> accuracy, of each tag whose values are numbers.
         best: tag of `MASTERED` -> the hardest value read at `THRESHOLD` or better, of `LEAST` samples; None if none is.
         parts: tag -> value -> accuracy, of each tag whose values are words.

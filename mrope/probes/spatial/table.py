@@ -41,10 +41,12 @@ def _rows(summary: TaskSummary) -> Iterator[tuple[str, ...]]:
     lost = "" if not unread else str(unread)
     if summary.refused:
         lost += f"{', ' if lost else ''}{summary.refused} refused"
+    # What got no answer counts as wrong, in sets and agreement as well, where no other column would say so.
+    failed = f"{summary.outcomes['failed']} failed" if "failed" in summary.outcomes else ""
     yield _row(summary.task, "accuracy", summary.accuracy, _number(summary.chance), lost)
     for metric, one in (("sets", summary.sets), ("agreement", summary.agreement), ("share", summary.share)):
         if one is not None:
-            yield _row("", metric, one, "", "")
+            yield _row("", metric, one, "", failed)
     for tag, best in summary.best.items():
         yield (
             "",

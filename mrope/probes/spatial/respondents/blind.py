@@ -20,7 +20,7 @@ class Blind:
 
     Args:
         respondent: the model.
-        seed: of who is shown whose pictures; they are exchanged among the samples of one call of `answer`.
+        seed: of who is shown whose pictures.
     """
 
     def __init__(self, respondent: Respondent, *, seed: int = 0) -> None:
@@ -33,9 +33,18 @@ class Blind:
         """Why the model cannot be asked this sample; "" if it can."""
         return self.respondent.refuses(sample)
 
-    def answer(self, samples: Sequence[Sample]) -> Iterator[Reply]:
-        """One reply for each sample, in order."""
-        return self.respondent.answer(exchanged(samples, self.seed))
+    def answer(self, samples: Sequence[Sample], *, among: Sequence[Sample] | None = None) -> Iterator[Reply]:
+        """One reply for each sample, in order.
+
+        Args:
+            samples: that are asked.
+            among: the samples whose pictures are exchanged, those that are asked among them; None for these alone. A
+                run gives as many as it draws together, so that one that goes on shows each sample what it would have
+                been shown anyway.
+        """
+        among = samples if among is None else among
+        shown = {id(own): other for own, other in zip(among, exchanged(among, self.seed), strict=True)}
+        return self.respondent.answer([shown[id(sample)] for sample in samples])
 
 
 def exchanged(samples: Sequence[Sample], seed: int = 0) -> list[Sample]:

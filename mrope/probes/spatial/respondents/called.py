@@ -57,8 +57,9 @@ def _scored(said: Any, sample: Sample, seconds: float) -> Reply:
         what = f"function gave {said!r:.80}; expected text, a Reply, or a mapping from each choice to a number"
         return Reply(failure=what, seconds=seconds)
     if not sample.choices or set(said) != set(sample.choices):
-        known = ", ".join(sample.choices) or "none, as the sample has no choices"
-        return Reply(failure=f"function scored {', '.join(map(str, said))}; expected {known}", seconds=seconds)
+        known = ", ".join(map(repr, sample.choices)) or "text or a number, as the sample has no choices"
+        what = f"function scored {', '.join(map(repr, said)) or 'nothing'}; expected {known}"
+        return Reply(failure=what, seconds=seconds)
     try:
         scores = {choice: float(said[choice]) for choice in sample.choices}
     except (TypeError, ValueError) as error:

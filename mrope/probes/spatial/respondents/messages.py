@@ -38,6 +38,13 @@ def failed(error: BaseException, seconds: float = 0.0) -> Reply:
     return Reply(failure=f"{type(error).__name__}: {said}" if said else type(error).__name__, seconds=seconds)
 
 
+def true_or_false(name: str, value: Any, *, more: str = "") -> bool:
+    """`value`, or one line that says that it is neither true nor false, and what else would do."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}; expected true or false{more}")
+    return value
+
+
 def as_pictures(one: Any) -> list[dict[str, Any]]:
     """A picture, or the frames of a clip as pictures, the time of each before it."""
     if not isinstance(one, Clip):

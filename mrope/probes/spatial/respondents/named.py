@@ -12,6 +12,7 @@ from typing import Any
 from mrope.probes.spatial.reply import Respondent
 from mrope.probes.spatial.respondents.blind import Blind
 from mrope.probes.spatial.respondents.called import CallableRespondent
+from mrope.probes.spatial.respondents.messages import true_or_false
 from mrope.probes.spatial.respondents.reader import ReaderRespondent
 from mrope.probes.spatial.respondents.server import ServerRespondent
 from mrope.probes.spatial.respondents.transformer import TransformersRespondent
@@ -34,6 +35,7 @@ def respondent(spec: str, *, blind: bool = False, **options: Any) -> Respondent:
     >>> respondent("reader").name
     'reader'
     """
+    true_or_false("blind", blind)
     kind, _, rest = spec.partition(":")
     if spec == "reader":
         made: Respondent = _with(ReaderRespondent, spec, (), options)

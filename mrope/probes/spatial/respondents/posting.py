@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from mrope.checks import Number, positive, whole
+from mrope.reader.wording import UNSUPPORTED
 
 _AGAIN = (429, 500, 502, 503, 504)
 _MOST = 4 << 20
@@ -35,11 +36,14 @@ _ADVICE = {
 
 
 class NoAnswerError(Exception):
-    """Why a server gave no answer, in one line; `status` is that of HTTP, 0 where there was none."""
+    """Why a server gave no answer, in one line; `status` is that of HTTP, 0 where there was none.
 
-    def __init__(self, said: str, status: int = 0) -> None:
+    `refused` where the server says by the error's code that its model cannot be asked this.
+    """
+
+    def __init__(self, said: str, status: int = 0, refused: bool = False) -> None:
         super().__init__(said)
-        self.status = status
+        self.status, self.refused = status, refused
 
 
 class _Stay(HTTPRedirectHandler):
@@ -103,7 +107,7 @@ class Poster:
                 stop.wait(pause if busy.wait is None else busy.wait)
                 pause = min(2 * pause, _LONGEST)
             except NoAnswerError as error:
-                raise NoAnswerError(self.told(str(error)), error.status) from None
+                raise NoAnswerError(self.told(str(error)), error.status, error.refused) from None
         raise AssertionError("the last try returns or raises")
 
     def _once(self, path: str, data: bytes) -> bytes:
@@ -150,9 +154,10 @@ class Poster:
         """What an answer of another status than 2xx means."""
         with error:
             try:
-                said = self.told(_message(error.read(_READ)), 500)
+                message, code = _error(error.read(_READ))
             except (OSError, http.client.HTTPException):
-                said = ""
+                message, code = "", None
+        said = self.told(message, 500)
         status = error.code
         if 300 <= status < 400:
             where = _hidden(error.headers.get("Location", "elsewhere"))
@@ -162,6 +167,8 @@ class Poster:
         line = f"HTTP {status}{f': {said}' if said else ''}"
         if status in _AGAIN:
             return _BusyError(line, status, _wait(error.headers.get("Retry-After")))
+        if code == UNSUPPORTED:
+            return NoAnswerError(line, status, refused=True)
         advice = _ADVICE.get(status)
         return NoAnswerError(f"{line} ({advice})" if advice else line, status)
 
@@ -198,15 +205,15 @@ def _wait(told: str | None) -> float | None:
     return None if math.isnan(seconds) else max(seconds, 0.0)
 
 
-def _message(data: bytes) -> str:
-    """What a refusal says: the message of an error in OpenAI's form, or all of it."""
+def _error(data: bytes) -> tuple[str, Any]:
+    """What a refusal says, and its code: those of an error in OpenAI's form; or all of it, and None."""
     try:
         said = json.loads(data)
     except (ValueError, RecursionError):
-        return data.decode(errors="replace")
+        return data.decode(errors="replace"), None
     error = said.get("error", said) if isinstance(said, dict) else said
-    message = error.get("message") if isinstance(error, dict) else error
-    return message if isinstance(message, str) else data.decode(errors="replace")
+    message, code = (error.get("message"), error.get("code")) if isinstance(error, dict) else (error, None)
+    return message if isinstance(message, str) else data.decode(errors="replace"), code
 
 
 def _hidden(url: str) -> str:

@@ -31,7 +31,9 @@ class ServerRespondent:
 
     A server that is busy (429), fails (500, 502, 503, 504), breaks the connection or is late is asked again after
     pauses that grow. What still fails is a reply with `failure`. After 401, 403 and 404, which go for every request,
-    the rest of the samples fail with the same words and are not sent.
+    the rest of the samples fail with the same words and are not sent. A refusal whose JSON error has the code
+    "unsupported_question", as those of `mrope reader serve`, says that the model cannot be asked this: a reply with
+    `refused`.
 
     The answer is the text. Where it is one token that is a choice, and the server gives log-probabilities of that token
     and of others in its place, these are the scores; a choice that is not among them gets the lowest of them.
@@ -115,10 +117,10 @@ class ServerRespondent:
             try:
                 return self._ask(sample, closed, stop)
             except NoAnswerError as error:
-                why = str(error)
+                why, refused = str(error), error.refused
             except Exception as error:
-                why = failed(error).failure
-            return Reply(failure=self._poster.told(why), seconds=time.perf_counter() - start)
+                why, refused = failed(error).failure, False
+            return Reply(failure=self._poster.told(why), seconds=time.perf_counter() - start, refused=refused)
 
         return in_order(ask, samples, workers=self.parallel, stop=stop)
 

@@ -18,7 +18,14 @@ from mrope.checks import whole
 from mrope.data import Clip, Sample
 from mrope.families import Family
 from mrope.probes.spatial.reply import Reply
-from mrope.probes.spatial.respondents.messages import as_pictures, failed, has_clips, media, message
+from mrope.probes.spatial.respondents.messages import (
+    as_pictures,
+    failed,
+    has_clips,
+    media,
+    message,
+    true_or_false,
+)
 from mrope.probes.spatial.respondents.scoring import choice_scores, choice_steps, joined, suffixes
 from mrope.vision import Plan, plan
 
@@ -42,7 +49,7 @@ class TransformersRespondent:
         plug: compute with our positions (see `mrope.hf.plug`), or a mapping of options for that.
         batch: rows of a forward.
         device: of a model from a folder "auto", "cpu" or "cuda"; one that is given stays where it is.
-        dtype: of a model from a folder, such as "float32"; None is the checkpoint's.
+        dtype: of a model from a folder, "float32", "bfloat16" or "float16"; None is the checkpoint's.
         random_weights: the weights are not trained. Of a folder only the configuration is read, and the model is made
             from it, always the same; of a model it is what the facts say.
         new_tokens: most tokens of an answer that is written.
@@ -67,6 +74,11 @@ class TransformersRespondent:
         name: str | None = None,
     ) -> None:
         self.batch, self.new_tokens = whole("batch", batch, 1), whole("new_tokens", new_tokens, 1)
+        true_or_false("random_weights", random_weights)
+        if not isinstance(plug, Mapping):
+            true_or_false("plug", plug, more=", or options")
+        if dtype not in (None, "float32", "bfloat16", "float16"):
+            raise ValueError(f"dtype is {dtype!r}; expected float32, bfloat16 or float16")
         folder = Path(model) if isinstance(model, (str, os.PathLike)) else None
         if processor is None and folder is None:
             raise ValueError("processor is None; expected that of the model, a folder, or a function of a sample")
