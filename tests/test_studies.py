@@ -598,7 +598,8 @@ def test_the_report_that_ships_equals_a_recount() -> None:
             continue
         part = PAGE.read_text("utf-8").split(f"## {study.title}\n")[1].split("\n## ")[0]
         runs = json.loads(path.read_text("utf-8"))["runs"]
-        header, _, *rows = [line.strip("|").split("|") for line in part.split("\n\n")[2].splitlines()]
+        table = next(block for block in part.split("\n\n") if block.startswith("|"))
+        header, _, *rows = [line.strip("|").split("|") for line in table.splitlines()]
         assert rows
         for row, *cells in ([cell.strip() for cell in row] for row in rows):
             for column, cell in zip((each.strip() for each in header[1:]), cells, strict=True):
