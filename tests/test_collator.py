@@ -347,6 +347,8 @@ def test_arguments_of_other_kinds_are_refused() -> None:
     for name, value in options.items():
         with pytest.raises(TypeError, match=name):
             Collator(config, **{name: value})
+    with pytest.raises(ValueError, match="side is 'left' and pack is True, which pads nothing; expected one of the tw"):
+        Collator(config, pack=True, side="left")
     config.image_token_id = 77
     with pytest.raises(ValueError, match="processor writes 500 for a picture and the model reads 77"):
         Collator(config, processor)

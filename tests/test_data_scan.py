@@ -295,7 +295,121 @@ def test_tables_that_shrank_or_broke_since_they_were_listed_are_errors(folder: P
     assert "ends at row 1" in rows[2]["error"]
 
 
+def test_a_table_without_the_field_is_refused(folder: Path, tmp_path: Path) -> None:
+    (folder / "t.jsonl").write_text('{broken\n[3]\n\n{"pic": "a.jpg"}\n{"text": "x", "pic": null}\n')
+    with pytest.raises(ValueError, match=r"column is 'image', and .*t\.jsonl has pic, text; expected one of these"):
+        write_scan(folder / "t.jsonl", tmp_path / "out", family=QWEN)
+    with pytest.raises(ValueError, match=r"column is 'picc', and .*t\.jsonl has pic, text"):
+        write_scan(folder / "*.jsonl", tmp_path / "out", family=QWEN, column="picc")
+    assert not (tmp_path / "out").exists()
+    # A later row has it; the others are errors.
+    rows = rows_of(write_scan(folder / "t.jsonl", tmp_path / "out", family=QWEN, column="text", workers=1).out)
+    assert [row["reason"] for row in rows] == ["no path"] * 3 + ["not found"]
+
+
+def test_a_column_without_a_table_is_refused(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="column is 'pic', and no JSONL or Parquet file came; drop it"):
+        write_scan([folder, folder / "a.jpg"], tmp_path / "out", family=QWEN, column="pic")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_broken_parquet_file_among_sources_is_one_error(folder: Path, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"image": ["a.jpg", "b/c.webp"]}), folder / "t.parquet")
+    whole = (folder / "t.parquet").read_bytes()
+    broken = {"cut": whole[:-30], "few": b"PAR1", "foot": whole[:-60] + bytes(40) + whole[-20:], "none": b""}
+    for name, data in broken.items():
+        (folder / f"{name}.parquet").write_bytes(data)
+    sources = [folder / f"{name}.parquet" for name in (*broken, "t")]
+    rows = rows_of(write_scan(sources, tmp_path / "out", family=QWEN, workers=1).out)
+    assert [row["source"].removeprefix(f"{folder}/") for row in rows] == [
+        "cut.parquet", "few.parquet", "foot.parquet", "none.parquet", "a.jpg", "b/c.webp",
+    ]  # fmt: skip
+    assert [(row["height"], row["reason"] is None) for row in rows] == [(None, False)] * 4 + [(480, True), (300, True)]
+
+
 # --------------------------------------------------------------------------------------------------------------- faults
+
+
+@pytest.mark.parametrize("damage", ["hole", "header", "lost bytes", "two in one"])
+def test_a_damaged_shard_does_not_lose_items_without_a_word(
+    damage: str, files: dict[str, bytes], tmp_path: Path
+) -> None:
+    whole = tar_of({"0.jpg": files["a.jpg"], "1.png": files["deep/er/large.png"], "2.jpg": files["a.jpg"]})
+    at = whole.index(b"1.png")
+    data, end, message = {
+        "hole": (whole[:at] + bytes(512) + whole[at + 512 :], 1, f"data behind the end of the shard, .* byte {at},"),
+        "header": (whole[:at] + b"\xaa" * 512 + whole[at + 512 :], 1, f"no header at byte {at},"),
+        "lost bytes": (whole[:at] + whole[at + 700 :], 1, f"no header at byte {at},"),
+        "two in one": (whole + whole, 3, "data behind the end of the shard"),
+    }[damage]
+    names = ["0.jpg", "1.png", "2.jpg"][:end]
+    for name, packed in (("s.tar", data), ("s.tgz", gzip.compress(data))):
+        (tmp_path / name).write_bytes(packed)
+        found = write_scan(tmp_path / name, tmp_path / f"out-{name}", family=QWEN, workers=1)
+        *rows, last = rows_of(found.out)
+        assert [row["source"] for row in rows] == [f"{tmp_path}/{name}/{one}" for one in names]
+        assert {row["error"] for row in rows} == {None}
+        assert (last["source"], last["reason"]) == (f"{tmp_path}/{name}", "broken")
+        assert re.search(message, last["error"])
+        assert found.summary()["errors"] == 1
+
+
+@pytest.mark.parametrize("kind", ["gz", "xz", "bz2"])
+def test_a_packed_shard_with_a_wrong_checksum_is_told(kind: str, files: dict[str, bytes], tmp_path: Path) -> None:
+    import importlib
+
+    package = pytest.importorskip({"xz": "lzma"}.get(kind, kind)) if kind != "gz" else importlib.import_module("gzip")
+    members = {"0.jpg": files["a.jpg"], "1.png": files["deep/er/large.png"]}
+    packed = bytearray(package.compress(tar_of(members)))
+    packed[{"gz": -6, "xz": -40, "bz2": len(packed) // 2}[kind]] ^= 1
+    (tmp_path / f"s.tar.{kind}").write_bytes(packed)
+    rows = rows_of(write_scan(tmp_path / f"s.tar.{kind}", tmp_path / "out", family=QWEN, workers=1).out)
+    assert rows[-1]["source"] == f"{tmp_path}/s.tar.{kind}"
+    assert rows[-1]["error"] is not None
+    if kind == "gz":
+        assert [row["height"] for row in rows] == [480, 700, None]
+        assert "CRC check failed" in rows[-1]["error"]
+
+
+def test_shards_and_tables_in_folders_are_counted(folder: Path, files: dict[str, bytes], tmp_path: Path) -> None:
+    put(folder, {"b/s.tar": tar_of({"0.jpg": files["a.jpg"]}), "b/t.TAR": b"", "b/u.tar.gz": b"", "m.jsonl": b"{}"})
+    found = write_scan(folder, tmp_path / "out", family=QWEN, workers=1)
+    left = {".jsonl": 1, ".tar": 2, ".tar.gz": 1}
+    assert (found.summary()["items"], found.summary()["left_out"]) == (10, left)
+    line = "1 .jsonl, 2 .tar, 1 .tar.gz in folders; name or glob them"
+    assert f"not looked at: {line}" in (found.out / "report.md").read_text().replace("&#39;", "'")
+    told = CliRunner().invoke(app, ["scan", str(folder), "--family", QWEN.name, "--out", str(found.out)])
+    assert f"not looked at: {line}\n" in told.stdout
+    assert write_scan(folder / "b" / "s.tar", tmp_path / "named", family=QWEN).summary()["left_out"] == {}
+    with pytest.raises(ValueError, match=r"shards is a folder without pictures, .*, with 1 \.tar to name or glob;"):
+        write_scan(put(tmp_path / "shards", {"s.tar": b""}), tmp_path / "other", family=QWEN)
+    assert not (tmp_path / "other").exists()
+
+
+def test_shards_in_folders_of_other_file_systems_are_counted(files: dict[str, bytes], tmp_path: Path) -> None:
+    system = pytest.importorskip("fsspec").filesystem("memory")
+    system.pipe_file("/left/a.jpg", files["a.jpg"])
+    system.pipe_file("/left/b/s.tar", tar_of({"0.jpg": files["a.jpg"]}))
+    found = write_scan("memory://left", tmp_path / "out", family=QWEN, workers=1)
+    assert (found.summary()["items"], found.summary()["left_out"]) == (1, {".tar": 1})
+
+
+def test_errors_name_no_option_that_a_scan_lacks(folder: Path, tmp_path: Path) -> None:
+    rows = rows_of(write_scan(folder / "thin.jpg", tmp_path / "thin", family=QWEN, limits=(64,)).out)
+    assert rows[0]["error"].endswith("the limit is 200 to 1; crop it")
+    (folder / "long.png").write_bytes(picture(28, 28 * 150, "PNG"))
+    rows = rows_of(write_scan(folder / "long.png", tmp_path / "long", family=QWEN, limits=(8,)).out)
+    assert (rows[0]["reason"], rows[0]["flags"]) == ("does not fit", ["over-limit"])
+    assert re.search(r"max_tokens=\d+ would do$", rows[0]["error"])
+
+
+def test_columns_that_a_scan_lacks_are_refused(folder: Path, tmp_path: Path) -> None:
+    found = write_scan(folder / "a.jpg", tmp_path / "out", family=QWEN, limits=(64,))
+    wrong: Any
+    for wrong, word in ((["source", "foo"], "foo"), ("source", "source"), (["tokens_65"], "tokens_65")):
+        with pytest.raises(ValueError, match=rf"columns is .*, with '{word}'; expected a list of source, kind, .*hash"):
+            found.rows(wrong)
+    assert [batch.schema.names for batch in found.rows(["width", "height"])] == [["width", "height"]]
 
 
 def test_a_shard_that_is_cut_short_gives_what_lies_before_the_cut(files: dict[str, bytes], tmp_path: Path) -> None:
@@ -396,6 +510,7 @@ def test_a_source_that_never_was_is_refused_before_anything_is_written(source: s
         ({"workers": 0}, "workers is 0"),
         ({"address": "auto"}, "address is 'auto', and engine is 'local'"),
         ({"sources": []}, "sources is empty"),
+        ({"hash": "no"}, "hash is 'no'; expected True or False|'hash'"),
         ({"out": "s3://bucket/out"}, "out is s3://bucket/out; expected a folder"),
     ],
 )
@@ -425,6 +540,15 @@ def test_a_folder_of_another_scan_or_of_other_files_is_refused(folder: Path, tmp
         write_scan(folder / "a.jpg", folder, family=QWEN)
     with pytest.raises(ValueError, match="no folder of a scan"):
         Catalogue(folder)
+
+
+def test_arguments_of_other_kinds_are_named(folder: Path, tmp_path: Path) -> None:
+    usual: dict[str, Any] = {"sources": folder, "out": tmp_path / "out", "family": QWEN}
+    cases: dict[str, Any] = {"sources": None, "out": None, "limits": 64}
+    for name, value in cases.items():
+        with pytest.raises(TypeError, match=rf"{name} is {value}; expected|parameter '{name}'"):
+            write_scan(**(usual | {name: value}))
+    assert not (tmp_path / "out").exists()
 
 
 def test_rows_of_an_unfinished_scan_are_refused(folder: Path, tmp_path: Path) -> None:

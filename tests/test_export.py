@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import json
 import os
@@ -248,6 +249,10 @@ def test_workers_of_a_data_loader_read_items_by_number(folder: Path, tmp_path: P
     got = list(loader)
     assert [[one.key for one in some] for some in got] == [[f"000000-{number:06d}" for number in row] for row in rows]
     assert_equal(got[0][1].patches, items[0].patches)
+    wrong: Any
+    for wrong in ("a", 1.0):
+        with pytest.raises(TypeError, match=f"number is {wrong!r}; expected a whole number|'number'"):
+            items[wrong]
 
 
 # --------------------------------------------------------------------------------------------------------------- labels
@@ -270,7 +275,12 @@ def test_rows_of_a_table_are_the_labels(tmp_path: Path) -> None:
     table = "\n\n".join([*map(json.dumps, lines[:3]), "{broken", json.dumps(lines[3])])
     (tmp_path / "t.jsonl").write_text(table)
     out = write_export(tmp_path / "t.jsonl", tmp_path / "out", family=QWEN, workers=1).out
-    assert labels_of(out) == {"a.png": lines[0], "b.png": lines[2], "c.png": lines[2], "d.png": lines[3]}
+    assert labels_of(out) == {
+        "a.png": {"text": "ä", "boxes": [[1, 2, 3, 4]]},
+        "b.png": {"text": "three"},
+        "c.png": {"text": "three"},
+        "d.png": None,
+    }
     assert [row["reason"] for row in rows_of(out)] == [None, "no path", None, "not found", None, "no path", None]
 
 
@@ -295,8 +305,6 @@ def test_words_of_the_same_key_in_a_shard_are_the_labels(tmp_path: Path) -> None
         "two.png": picture(56, 112, "PNG"),
         "d/two.cls": b"7",
         "d/two.seg.png": picture(84, 56, "PNG"),
-        "three.json": b"broken {",
-        "three.png": picture(56, 140, "PNG"),
     }
     (tmp_path / "s.tar").write_bytes(tar_of(members))
     out = write_export(tmp_path / "s.tar", tmp_path / "out", family=QWEN, workers=1).out
@@ -304,8 +312,68 @@ def test_words_of_the_same_key_in_a_shard_are_the_labels(tmp_path: Path) -> None
         "one.png": {"txt": "ein Bild", "json": {"boxes": [[1, 2, 3, 4]]}},
         "two.png": None,
         "two.seg.png": {"cls": "7"},
-        "three.png": {"json": "broken {"},
     }
+
+
+def test_labels_that_cannot_be_read_are_errors(tmp_path: Path) -> None:
+    members = {
+        "one.json": b"broken {",
+        "one.txt": b"fine",
+        "one.png": picture(56, 140, "PNG"),
+        "two.txt": b"\xff\xfe",
+        "two.png": picture(56, 112, "PNG"),
+        "three.cls": b"3",
+        "three.png": picture(56, 84, "PNG"),
+    }
+    (tmp_path / "s.tar").write_bytes(tar_of(members))
+    found = write_export(tmp_path / "s.tar", tmp_path / "out", family=QWEN, workers=1)
+    rows = rows_of(found.out)
+    assert [row["error"] and row["error"].partition(";")[0] for row in rows] == [
+        "label one.json is no JSON", "label two.txt is no UTF-8", None,
+    ]  # fmt: skip
+    assert [(row["height"], row["width"], row["shard"] is None) for row in rows] == [
+        (56, 140, True), (56, 112, True), (56, 84, False),
+    ]  # fmt: skip
+    assert found.summary()["reasons"] == {"broken label": 2}
+    assert labels_of(found.out) == {"three.png": {"cls": "3"}}
+
+
+@pytest.mark.parametrize("label", ["json", "txt", "cls"])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_shard_that_is_cut_inside_a_label_is_one_error(label: str, packed: bool, tmp_path: Path) -> None:
+    noise = json.dumps([[one] for one in np.random.default_rng(2).integers(0, 1 << 40, 2000).tolist()]).encode()
+    whole = tar_of(
+        {"0.cls": b"0", "0.png": picture(56, 84, "PNG"), "1.png": picture(84, 56, "PNG"), f"1.{label}": noise}
+    )
+    cut = whole[: whole.index(noise) + 9000]
+    path = tmp_path / ("s.tar.gz" if packed else "s.tar")
+    path.write_bytes(gzip.compress(whole)[:-12000] if packed else cut)
+    found = write_export(path, tmp_path / "out", family=QWEN, workers=1)
+    assert [(row["source"], row["height"], row["reason"]) for row in rows_of(found.out)] == [
+        (f"{path}/0.png", 56, None), (f"{path}/1.png", 84, None), (str(path), None, "cut short"),
+    ]  # fmt: skip
+    assert labels_of(found.out) == {"0.png": {"cls": "0"}, "1.png": None}  # what lies behind the cut is missing
+
+
+def test_a_broken_parquet_file_is_one_error_of_an_export(tmp_path: Path) -> None:
+    table = pa.table({"text": ["x", "y"], "image": [picture(56, 84, "PNG"), picture(84, 56, "PNG")]})
+    pq.write_table(table, tmp_path / "good.parquet")
+    (tmp_path / "bad.parquet").write_bytes((tmp_path / "good.parquet").read_bytes()[:-30])
+    found = write_export(str(tmp_path / "*.parquet"), tmp_path / "out", family=QWEN, workers=1)
+    assert [row["error"] is None for row in rows_of(found.out)] == [False, True, True]
+    assert labels_of(found.out) == {"good.parquet:1": {"text": "x"}, "good.parquet:2": {"text": "y"}}
+
+
+def test_numbers_of_no_item_have_no_source(folder: Path, tmp_path: Path) -> None:
+    packed = pack_scan(write_scan(folder, tmp_path / "out", family=QWEN, limits=(MOST,), workers=1).out, 200)
+    assert packed.sources([0, 6]) == packed.sources(np.array([0, 6])) == [f"{folder}/a.jpg", f"{folder}/turned.png"]
+    assert packed.sources([]) == []
+    with pytest.raises(IndexError, match="numbers has 7; expected 0 to 6"):
+        packed.sources([1, 7])
+    with pytest.raises(ValueError, match="numbers is -1; expected at least 0"):
+        packed.sources([-1])
+    with pytest.raises(ValueError, match="expected ascending ones"):
+        packed.sources([3, 1])
 
 
 # --------------------------------------------------------------------------------------------------- scans as a source
@@ -328,6 +396,8 @@ def test_a_scan_of_several_limits_or_none_needs_what_is_missing(folder: Path, tm
     with pytest.raises(ValueError, match=r"max_tokens is None, and .*scan has limits \[64, 90\]; expected one of them"):
         write_export(scan, tmp_path / "out")
     assert write_export(scan, tmp_path / "out", max_tokens=90).limits == ("90",)
+    with pytest.raises(ValueError, match=r"column is 'pic', and .*scan was scanned with 'image'; drop it"):
+        write_export(scan, tmp_path / "out1", max_tokens=90, column="pic")
     bare = write_scan(folder / "a.jpg", tmp_path / "bare", workers=1).out
     with pytest.raises(ValueError, match=r"family is None, and .*bare was scanned without one"):
         write_export(bare, tmp_path / "out2")

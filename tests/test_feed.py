@@ -178,11 +178,11 @@ def test_a_box_of_which_too_little_is_inside_is_left_out_with_its_words() -> Non
     # Of the first a quarter is inside, of the second exactly the half, of the third nothing.
     objects = [
         {"box": [0, 0, 40, 20], "text": "a quarter"},
-        {"box": [60, 20, 100, 30], "text": "the half"},
+        {"box": [70, 20, 90, 30], "text": "the half"},
         {"box": [0, 50, 92, 60], "text": "nothing"},
         {"text": "no box"},
     ]
-    assert cut(objects) == [{"box": [40.0, 10.0, 60.0, 20.0], "text": "the half"}, {"text": "no box"}]
+    assert cut(objects) == [{"box": [50.0, 10.0, 60.0, 20.0], "text": "the half"}, {"text": "no box"}]
     assert [one["text"] for one in cut(objects, visible=0.25)] == ["a quarter", "the half", "no box"]
     assert cut(objects, visible=0.25)[0]["box"] == [0.0, 0.0, 20.0, 10.0]
     assert [one["text"] for one in cut(objects, visible=0)] == ["a quarter", "the half", "no box"]
@@ -219,6 +219,61 @@ def test_a_box_says_whether_its_points_and_polygons_stay() -> None:
         {"box": [30, 20, 50, 40], "points": [[0, 0], [30, 20]], "point": [0, 0], "polygon": [[0, 0], [9, 0], [9, 9]]}
     ]
     assert cut(objects) == [{"box": [10.0, 10.0, 30.0, 30.0], "points": [[10.0, 10.0]], "point": None, "polygon": None}]
+
+
+TURN = Augment([RandomTurn(quarters=(1,))], keys=["bbox_2d", "where", "box"])  # (x, y) goes to (60 - y, x)
+
+
+def test_boxes_and_points_under_keys_of_ones_own_move_with_the_picture() -> None:
+    objects = [
+        {"bbox_2d": [10, 5, 40, 25], "where": [[3, 4], [50, 20]], "bbox": [1, 2, 3, 4], "label": "a cat"},
+        {"bbox_2d": None, "where": np.array([9, 8]), "box": [0, 10, 20, 40]},
+        {"bbox_2d": [], "label": "nothing"},
+    ]
+    made = TURN(picture(), objects, rng())
+    assert made.labels == [
+        {
+            "bbox_2d": [35.0, 10.0, 55.0, 40.0],
+            "where": [[56.0, 3.0], [40.0, 50.0]],
+            "bbox": [1, 2, 3, 4],
+            "label": "a cat",
+        },
+        {"bbox_2d": None, "where": [52.0, 9.0], "box": [20.0, 0.0, 50.0, 20.0]},
+        {"bbox_2d": [], "label": "nothing"},
+    ]
+    assert objects[0]["bbox_2d"] == [10, 5, 40, 25]
+
+
+def test_keys_of_ones_own_are_cut_and_are_columns_too() -> None:
+    columns = {"bbox_2d": [[0, 0, 10, 5], [30, 12, 20, 8]], "category": [3, 7], "width": 92}
+    augment = Augment([Window(10, 20, 30, 60)], keys=("bbox_2d",), box_format="xywh")
+    made = augment(picture(), columns, rng())
+    assert made.labels == {"bbox_2d": [[10.0, 2.0, 20.0, 8.0]], "category": [7], "width": 92}
+    made = augment(picture(), [{"bbox_2d": [70, 10, 20, 10], "box": [1, 2, 3, 4]}], rng())
+    assert made.labels == [{"bbox_2d": [50.0, 0.0, 10.0, 10.0], "box": [1, 2, 3, 4]}]
+
+
+def test_labels_under_unknown_keys_are_refused_and_do_not_stay_where_they_were() -> None:
+    told = "labels have none of the keys box, bbox, boxes, .*; name those of theirs in keys"
+    for came in ([{"bbox_2d": [10, 5, 40, 25]}], {"bbox_2d": [[10, 5, 40, 25]]}, {"objects": {"bbox": BOXES}}, [{}]):
+        with pytest.raises(ValueError, match=told):
+            Augment([RandomFlip()])(picture(), came, rng())
+    assert Augment([RandomFlip()])(picture(), [], rng()).labels == []
+    assert Augment([RandomFlip()])(picture(), {"bbox": [], "text": []}, rng()).labels == {"bbox": [], "text": []}
+
+
+@pytest.mark.parametrize("box", [[50, 20, 94, 30], [50, 20, 60, 62], [-2, 20, 60, 40], [5, -1, 60, 40]])
+def test_boxes_beyond_the_picture_are_refused(box: list[float]) -> None:
+    with pytest.raises(ValueError, match=r"box of object 1 is .*, and the picture is 60 x 92 .* a box inside"):
+        Augment([RandomFlip()])(picture(), [{"box": BOXES[0]}, {"box": box}], rng())
+    sides = [box[0], box[1], box[2] - box[0], box[3] - box[1]]
+    with pytest.raises(ValueError, match=rf"bbox of object 0 is \[{sides[0]}.0, .*, and the picture is 60 x 92"):
+        Augment([RandomFlip()], box_format="xywh")(picture(), {"bbox": [sides]}, rng())
+
+
+def test_boxes_may_stand_out_by_what_rounding_adds() -> None:
+    made = Augment([RandomFlip(chance=1)], box_format="xywh")(picture(), [{"box": [0.1, 0.2, 91.9, 59.8000001]}], rng())
+    assert made.labels[0]["box"] == pytest.approx([0, 0.2, 91.9, 59.8000001])
 
 
 # --------------------------------------------------------------------------------------------------- seeds and pictures
@@ -275,11 +330,13 @@ def test_what_comes_out_is_planned_and_its_labels_are_transformed() -> None:
         ([{"point": [[1, 2, 3]]}], "expected one of the points of left, top"),
         ({"bbox": BOXES, "text": ["one"]}, r"columns of the labels have \{'bbox': 3, 'text': 1\} entries"),
         ({"box": [1, 2, 3, 4]}, "box of object 0 is 1.0; expected"),
+        ([{"where": [1, 2, 3]}], r"where of object 0 is \[1.0, 2.0, 3.0\]; expected boxes of four numbers or points"),
+        ([{"where": [[[1, 2], [3, 4]]]}], "expected one of the points of left, top"),
     ],
 )
 def test_labels_that_are_none_are_refused(given: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Augment([RandomFlip()])(picture(), given, rng())
+        Augment([RandomFlip()], keys=["box", "bbox", "polygon", "point", "where"])(picture(), given, rng())
 
 
 @pytest.mark.parametrize(
@@ -289,6 +346,7 @@ def test_labels_that_are_none_are_refused(given: Any, message: str) -> None:
         ([[1, 2, 3, 4]], "expected a list of one dict an object"),
         ([{"box": "1 2 3 4"}], "box of object 0 holds '1 2 3 4'"),
         ([{"box": [True, 2, 3, 4]}], "holds True"),
+        ({"box": "1 2 3 4"}, "box of the labels is '1 2 3 4'; expected a list, one entry an object"),
     ],
 )
 def test_labels_of_other_kinds_are_refused(given: Any, message: str) -> None:
@@ -306,9 +364,14 @@ def test_labels_of_other_kinds_are_refused(given: Any, message: str) -> None:
         (lambda: RandomFlip(chance=-1), "chance is -1"),
         (lambda: RandomTurn(quarters=()), r"quarters is \(\); expected some of 0, 1, 2, 3"),
         (lambda: RandomTurn(quarters=(4,)), "expected some of 0, 1, 2, 3"),
+        (lambda: RandomTurn(quarters=1), "quarters is 1; expected some of 0, 1, 2, 3|quarters"),  # pyright: ignore[reportArgumentType]
+        (lambda: RandomTurn(quarters=(1.0,)), "quarters is 1.0; expected a whole number|quarters"),  # pyright: ignore[reportArgumentType]
         (lambda: RandomScale(factor=(2, 1)), r"factor is \(2, 1\); expected 0 < least <= greatest"),
         (lambda: RandomPad(most=-0.1), "most is -0.1"),
         (lambda: RandomPad(colour=(0, 0, 256)), "colour is"),
+        (lambda: RandomPad(colour=255), "colour is 255; expected|colour"),  # pyright: ignore[reportArgumentType]
+        (lambda: Augment(RandomFlip()), "steps is RandomFlip.*; expected a list of them|steps"),  # pyright: ignore[reportArgumentType]
+        (lambda: Augment([RandomFlip()], keys="bbox"), "keys is 'bbox'; expected a list or tuple of names"),
         (lambda: Augment([RandomFlip()], box_format="coco"), "box_format"),  # pyright: ignore[reportArgumentType]
     ],
 )

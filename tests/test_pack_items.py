@@ -200,6 +200,7 @@ def test_work_grows_with_the_items(spread: str) -> None:
         ([True, False], 10, {}, "tokens are bool of shape"),
         (["3"], 10, {}, "tokens are <U1 of shape|tokens"),
         ([1 << 70], 10, {}, "tokens are object of shape"),
+        (np.array([3, 1 << 63], np.uint64), 10, {}, r"tokens\[1\] is 9223372036854775808; expected less than 2\*\*63"),
         ([3], 0, {}, "row_tokens is 0; expected at least 1"),
         ([3], 1.5, {}, "row_tokens is 1.5; expected a whole number|row_tokens"),
         ([3], 10, {"algo": "worst-fit"}, "algo is 'worst-fit'; expected one of best-fit, first-fit, next-fit|algo"),

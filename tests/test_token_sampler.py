@@ -351,6 +351,9 @@ def test_a_stateful_loader_goes_on_with_what_the_loop_has_not_seen(
         ({"rank": None}, "rank is None and world is 2; expected both or neither"),
         ({"world": None}, "rank is 0 and world is None; expected both or neither"),
         ({"seed": -1}, "seed is -1; expected at least 0"),
+        ({"shuffle": "no"}, "shuffle is 'no'; expected True or False|shuffle"),
+        ({"drop_last": "no"}, "drop_last is 'no'; expected True or False|drop_last"),
+        ({"tokens": np.array([3, 1 << 63, 2], np.uint64)}, r"tokens\[1\] is 9223372036854775808; expected less than"),
     ],
 )
 def test_wrong_settings_are_refused(words: dict[str, Any], told: str) -> None:
@@ -359,11 +362,13 @@ def test_wrong_settings_are_refused(words: dict[str, Any], told: str) -> None:
         TokenBudgetSampler(**(usual | words))
 
 
-def test_rows_that_ranks_cannot_share_are_refused() -> None:
+def test_rows_that_ranks_cannot_share_are_refused_before_the_first_epoch() -> None:
     with pytest.raises(ValueError, match="budget 9 makes 3 rows of one item each, which 2 ranks cannot share"):
-        len(TokenBudgetSampler([7, 8, 9], budget=9, rank=0, world=2))
-    with pytest.raises(ValueError, match="budget 99 makes 1 rows; expected one for each of 2 ranks"):
-        len(TokenBudgetSampler([7, 8, 9], budget=99, rank=0, world=2, drop_last=True))
+        TokenBudgetSampler([7, 8, 9], budget=9, rank=0, world=2)
+    told = "the number of rows is 1; expected one for each of 2 ranks: a smaller budget, or drop_last=False"
+    with pytest.raises(ValueError, match=f"budget is 200 and drop_last True, and {told}"):
+        TokenBudgetSampler([60] * 3, budget=200, rank=0, world=2, drop_last=True)
+    assert epoch_of(samplers([60] * 3, 2, budget=200, shuffle=False)) in ([([0, 1], [2])], [([0, 2], [1])])
     assert epoch_of(samplers([7, 8, 9], 2, budget=9, drop_last=True, shuffle=False)) == [([2], [1])]
 
 
@@ -390,6 +395,9 @@ def test_states_of_other_samplers_are_refused() -> None:
         ValueError, match="the state has no epoch; expected what state_dict of a TokenBudgetSampler gave"
     ):
         sampler.load_state_dict({"step": 3})
+    nothing: Any = None
+    with pytest.raises(TypeError, match=r"state_dict is None; expected what state_dict of a Tok|state_dict"):
+        sampler.load_state_dict(nothing)
     with pytest.raises(ValueError, match="step of the state is 3; expected at most 2, the steps of the epoch"):
         sampler.load_state_dict({**state, "epoch": 4, "step": 3})
     with pytest.raises(ValueError, match="epoch is -1; expected at least 0"):

@@ -36,6 +36,7 @@ from .plans.fitting import Conflict
 from .plans.plan import Part, Plan, Resized
 from .plans.planning import SizePlans, plan, plan_sizes, plan_video
 from .plans.scan import (
+    BROKEN_SHARD,
     PICTURES,
     Scan,
     Scanned,
@@ -51,6 +52,7 @@ from .plans.scan import (
 )
 
 __all__ = [
+    "BROKEN_SHARD",
     "MAX_PIXELS",
     "NEEDS",
     "PICTURES",

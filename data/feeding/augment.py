@@ -15,15 +15,33 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from mrope.checks import Number, finite, one_of, positive
+from mrope.checks import Number, finite, one_of, positive, whole
 from mrope.vision import into_window, load, resize, turned
 
-from .shapes import BOXES, KEYS, Record, changed, cut, is_column, listed, moved, shapes, with_corners, with_sides
+from .shapes import (
+    BOXES,
+    KEYS,
+    Record,
+    changed,
+    cut,
+    is_column,
+    kind,
+    listed,
+    moved,
+    name,
+    read,
+    with_corners,
+    with_sides,
+)
 
 Size: TypeAlias = tuple[int, int]
 BoxFormat: TypeAlias = Literal["xyxy", "xywh"]
 Step: TypeAlias = Callable[[Tensor, list[Record], np.random.Generator], tuple[Tensor, list[Record]]]
-"""Pixels (3, height, width) and their objects, and what both are then; one of those below, or a function of yours."""
+"""Pixels (3, height, width) and their objects, and what both are then; one of those below, or a function of yours.
+
+Objects are dicts with lists of floats: boxes by their corners, points and polygons. What stands under a key of your own
+is found under ("boxes", key) or ("points", key).
+"""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,17 +68,22 @@ class Augment:
 
     Under `box`, `bbox`, `boxes` there are boxes, under `polygon`, `polygons` and `point`, `points` those; of an object,
     one or a list of them. They come back as lists of floats in the same form. `transform_labels` takes the result.
+    Boxes lie in the picture, up to a pixel that rounding may add.
 
     Words are not changed: a flip mirrors letters and makes "left" of "right".
 
     Args:
         steps: `RandomCrop`, `RandomFlip`, `RandomTurn`, `RandomScale`, `RandomPad`, or functions like them.
+        keys: of the shapes, where an object has them and they are not None; everything else stays as it is. Under keys
+            of your own, four numbers are a box and two a point.
         box_format: what the numbers of boxes are, as in `transform_labels`.
 
     Raises:
-        TypeError: a step cannot be called; in a call, labels are neither of the two, or hold what is no numbers.
-        ValueError: in a call, a picture that `load` refuses, a column of another length, shapes that are not what their
-            key names, corners in the wrong order or numbers that are not finite.
+        TypeError: steps are no list, one cannot be called, or keys are no list; in a call, labels are neither of the
+            two, or hold what is no numbers.
+        ValueError: in a call, a picture that `load` refuses, a column of another length, labels with none of the keys,
+            shapes that are not what their key names, corners in the wrong order, numbers that are not finite or boxes
+            beyond the picture.
 
     >>> turn = Augment([RandomTurn(quarters=(1,))])
     >>> made = turn(np.zeros((60, 90, 3), np.uint8), [{"box": [0, 10, 20, 40]}], np.random.default_rng(0))
@@ -68,12 +91,16 @@ class Augment:
     ((3, 90, 60), [{'box': [20.0, 0.0, 50.0, 20.0]}])
     """
 
-    def __init__(self, steps: Sequence[Step], *, box_format: BoxFormat = "xyxy") -> None:
+    def __init__(self, steps: Sequence[Step], *, keys: Sequence[str] = KEYS, box_format: BoxFormat = "xyxy") -> None:
         one_of("box_format", box_format, get_args(BoxFormat))
+        if not isinstance(keys, (list, tuple)):
+            raise TypeError(f"keys is {keys!r}; expected a list or tuple of names, such as ['bbox']")
+        if not isinstance(steps, (list, tuple)):
+            raise TypeError(f"steps is {steps!r:.80}; expected a list of them, such as [RandomFlip()]")
         for number, step in enumerate(steps):
             if not callable(step):
                 raise TypeError(f"step {number} is {step!r:.80}; expected such as RandomFlip()")
-        self.steps, self.box_format = tuple(steps), box_format
+        self.steps, self.keys, self.box_format = tuple(steps), tuple(keys), box_format
 
     def __call__(self, picture: Any, labels: Any, rng: np.random.Generator) -> Augmented:
         """The changed picture and labels; nothing is changed in place.
@@ -86,19 +113,25 @@ class Augment:
         """
         if not isinstance(rng, np.random.Generator):
             raise TypeError(f"rng is a {type(rng).__name__}; expected such as numpy.random.default_rng(0)")
-        pixels, objects = load(picture), self._objects(labels)
+        pixels = load(picture)
+        objects = self._objects(labels, _size(pixels))
         for step in self.steps:
             pixels, objects = step(pixels, objects, rng)
         if self.box_format == "xywh":
             objects = [changed(one, BOXES, with_sides) for one in objects]
+        objects = [{name(key): value for key, value in one.items()} for one in objects]
         if isinstance(labels, Mapping):
             columns = {key: [one[key] for one in objects] for key, value in labels.items() if is_column(value)}
             return Augmented(pixels, {**labels, **columns})
         return Augmented(pixels, objects)
 
-    def _objects(self, labels: Any) -> list[Record]:
-        """One dict an object, with lists of floats, boxes by their corners."""
+    def _objects(self, labels: Any, size: Size) -> list[Record]:
+        """One dict an object, with lists of floats, boxes by their corners; `size` is the picture's."""
         if isinstance(labels, Mapping):
+            if wrong := [key for key in self.keys if not is_column(labels.get(key, ())) and labels[key] is not None]:
+                raise TypeError(
+                    f"{wrong[0]} of the labels is {labels[wrong[0]]!r:.60}; expected a list, one entry an object"
+                )
             columns = {key: value for key, value in labels.items() if is_column(value)}
             lengths = {key: len(value) for key, value in columns.items()}
             if len({*lengths.values()}) > 1:
@@ -109,20 +142,25 @@ class Augment:
             objects = [dict(one) for one in labels]
         else:
             raise TypeError(f"labels is {labels!r:.80}; expected a list of one dict an object, or a dict of columns")
-        objects = [
-            {key: shapes(key, value, row) if key in KEYS else value for key, value in one.items()}
-            for row, one in enumerate(objects)
-        ]
+        some = [labels] if isinstance(labels, Mapping) else objects
+        if some and not any(key in one for one in some for key in self.keys):
+            raise ValueError(f"the labels have none of the keys {', '.join(self.keys)}; name those of theirs in keys")
+        objects = [read(one, self.keys, row) for row, one in enumerate(objects)]
         wanted = "left <= right and top <= bottom, or box_format='xywh'"
         if self.box_format == "xywh":
             objects, wanted = [changed(one, BOXES, with_corners) for one in objects], "no side below 0"
         for row, one in enumerate(objects):
-            for key in BOXES:
-                for left, top, right, bottom in listed(key, one.get(key)):
+            for key in (key for key in one if kind(key) in BOXES):
+                for box in listed(key, one[key]):
+                    left, top, right, bottom = box
+                    came = f"{name(key)} of object {row} is {with_sides(box) if self.box_format == 'xywh' else box}"
                     if right < left or bottom < top:
-                        came = [left, top, right, bottom]
-                        came = with_sides(came) if self.box_format == "xywh" else came
-                        raise ValueError(f"{key} of object {row} is {came}; expected {wanted}")
+                        raise ValueError(f"{came}; expected {wanted}")
+                    if min(left, top) <= -1 or bottom >= size[0] + 1 or right >= size[1] + 1:
+                        raise ValueError(
+                            f"{came}, and the picture is {size[0]} x {size[1]} (height x width); expected a box inside "
+                            "of it, which mrope.vision.clipped makes of another's corners"
+                        )
         return objects
 
 
@@ -205,12 +243,17 @@ class RandomTurn:
         quarters: of which one is drawn: of 0, 1, 2 and 3; what is named twice is drawn twice as often.
 
     Raises:
+        TypeError: it is no list or tuple of whole numbers.
         ValueError: there are none, or others.
     """
 
     quarters: tuple[int, ...] = (0, 1, 2, 3)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.quarters, (tuple, list)):
+            raise TypeError(f"quarters is {self.quarters!r}; expected some of 0, 1, 2, 3, such as (1, 3)")
+        for quarter in self.quarters:
+            whole("quarters", quarter, 0)
         if not self.quarters or not {*self.quarters} <= {0, 1, 2, 3}:
             raise ValueError(f"quarters is {self.quarters}; expected some of 0, 1, 2, 3")
 
@@ -268,7 +311,9 @@ class RandomPad:
     def __post_init__(self) -> None:
         if finite("most", self.most) < 0:
             raise ValueError(f"most is {self.most}; expected a share of 0 or more")
-        if len(self.colour) != 3 or not all(0 <= value <= 255 for value in self.colour):
+        if not isinstance(self.colour, (tuple, list)) or len(self.colour) != 3:
+            raise TypeError(f"colour is {self.colour!r}; expected (red, green, blue) in 0..255")
+        if not all(whole("colour", value, 0) <= 255 for value in self.colour):
             raise ValueError(f"colour is {self.colour}; expected (red, green, blue) in 0..255")
 
     def __call__(

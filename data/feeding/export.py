@@ -32,7 +32,7 @@ from mrope.vision import Patches, Plan, patchify, patchify_video, pdf_pages
 
 from ..scanning import store
 from ..scanning.rows import scan_part, told
-from ..scanning.scan import Engine, Progress, carry_out, settings_of
+from ..scanning.scan import Engine, Progress, carry_out, folder_of, settings_of
 from ..scanning.sources import check_sources, parts_of
 from ..scanning.store import Catalogue, Settings
 from .texts import with_labels
@@ -50,7 +50,7 @@ def write_export(
     engine: Engine = "local",
     workers: int | None = None,
     address: str | None = None,
-    column: str = "image",
+    column: str | None = None,
     progress: Progress = "none",
 ) -> Catalogue:
     """Cut every picture, page and clip that the sources name into patches of bytes, and write these as shards.
@@ -64,7 +64,11 @@ def write_export(
         out: a folder of this export alone, on a file system that all workers share.
         family: for whom patches are cut, a recorded one or its name; of a scan by default the scan's.
         max_tokens: most tokens of a picture or clip; of a scan by default its limit if it has one, else the family's.
-        engine: as in `write_scan`, as all that follow.
+        engine: as in `write_scan`, as all that follow; `column` is not for a scan, which has one.
+
+    The labels of an item are what stands beside it in its source, see `Exported`. A json beside it in a shard that is
+    no JSON, and a txt or cls that is no UTF-8, make it a row with an error. Of a shard that is broken, labels that lie
+    behind the break are missing; its row tells so.
 
     Raises:
         OSError, ValueError, ImportError: as `write_scan`; `family` is missing, or a scan is not done or has several
@@ -77,19 +81,21 @@ def write_export(
         if family is None:
             raise ValueError("family is None; expected one, whose patches are cut, or the folder of a scan with one")
         settings = settings_of(sources, family, limits, column, False)
-        if not (Path(out) / "parts").is_dir():
-            check_sources(settings["sources"], column)
-        parts = parts_of(settings["sources"], column)
+        if not (folder_of(out) / "parts").is_dir():
+            check_sources(settings["sources"], settings["column"])
+        parts = parts_of(settings["sources"], settings["column"])
     else:
         there = scan.settings
+        if column is not None:
+            raise ValueError(f"column is {column!r}, and {scan.out} was scanned with {there['column']!r}; drop it")
         if len(there["limits"]) > 1 and max_tokens is None:
             raise ValueError(f"max_tokens is None, and {scan.out} has limits {there['limits']}; expected one of them")
         if family is None and there["family"] is None:
             raise ValueError(f"family is None, and {scan.out} was scanned without one; expected a family")
         settings = settings_of(
-            there["sources"], family or there["family"], limits or there["limits"], there["column"], there["hash"]
+            there["sources"], family or there["family"], limits or there["limits"], None, there["hash"]
         )
-        settings["folder"] = there["folder"]
+        settings |= {"folder": there["folder"], "column": there["column"]}
         parts = (store.read_part(scan.out, number) for number in range(store.count_parts(scan.out)))
     settings["shards"] = True
     return carry_out(out, settings, parts, engine=engine, workers=workers, address=address, progress=progress)
@@ -97,8 +103,8 @@ def write_export(
 
 def _scan_of(sources: Any) -> Catalogue | None:
     """The scan whose folder is the only source."""
-    named = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
-    if len(named) != 1 or not (Path(named[0]) / "scan.json").is_file():
+    named = sources if isinstance(sources, (list, tuple)) else [sources]
+    if len(named) != 1 or not isinstance(named[0], (str, os.PathLike)) or not (Path(named[0]) / "scan.json").is_file():
         return None
     scan = Catalogue(named[0])
     scan.summary()  # which refuses one that is not done
@@ -124,6 +130,8 @@ def export_part(out: Path, number: int, settings: Settings) -> Any:
                 if found is None or _text(found[0]) != facts["source"]:
                     raise ValueError("it was another one, or none, when it was read again")
                 _, labels, picture = found
+                if isinstance(labels, ValueError):
+                    raise labels
                 patches = _cut(picture(), facts["kind"], family, most)
                 planned = patches.plans[0]
                 if planned.tokens != facts[f"tokens_{label}"]:

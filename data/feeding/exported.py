@@ -32,8 +32,8 @@ class Exported:
         source: where it came from, as the scan calls it.
         kind: "picture", "page" or "clip".
         patches: its patches as bytes, with its plan: what `patchify(..., dtype="uint8")` made.
-        labels: what stood beside it in its source: the row of a table, or {"json": ..., "txt": ..., "cls": ...} of a
-            shard; None of a file.
+        labels: what stood beside it in its source: the other fields of a table's row, of Parquet but those of bytes, or
+            {"json": ..., "txt": ..., "cls": ...} of a shard; None where there is nothing.
     """
 
     key: str
@@ -129,9 +129,12 @@ class ExportedItems(torch.utils.data.Dataset[Exported]):
         """The item with this number.
 
         Raises:
+            TypeError: it is no whole number.
             IndexError: there is none.
             ValueError: it could not be exported.
         """
+        if not hasattr(number, "__index__"):
+            raise TypeError(f"number is {number!r:.60}; expected a whole number")
         if not 0 <= number < len(self):
             raise IndexError(f"number is {number}; expected 0 to {len(self) - 1}")
         if self._shard[number] < 0:

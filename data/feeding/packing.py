@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
-from jaxtyping import Int, Int64
+from jaxtyping import Int64, Integer
 
 from mrope.checks import one_of, whole
 
@@ -59,7 +59,7 @@ class PackedItems:
 
 
 def pack_items(
-    tokens: Sequence[int] | Int[np.ndarray, " m"],
+    tokens: Sequence[int] | Integer[np.ndarray, " m"],
     row_tokens: int,
     algo: Algo = "best-fit",
     *,
@@ -114,6 +114,9 @@ def counts(name: str, values: Any, least: int) -> Int64[np.ndarray, " m"]:
     found = np.asarray(values)
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise TypeError(f"{name} are {found.dtype} of shape {found.shape}; expected whole numbers of shape (items,)")
+    if found.size and found.max() > np.iinfo(np.int64).max:
+        place = int(found.argmax())
+        raise ValueError(f"{name}[{place}] is {found[place]}; expected less than 2**63")
     found = found.astype(np.int64)
     if (found < least).any():
         place = int(found.argmin())

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int, Int64
+from jaxtyping import Int64, Integer
 
 from mrope.checks import whole
 
@@ -52,7 +52,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         drop_last: whether items are left out that would make the last step smaller.
 
     Raises:
-        TypeError, ValueError: what is asked makes no sense, or there are too few items for all ranks.
+        TypeError, ValueError: what is asked makes no sense, or there are too few items or rows for all ranks.
 
     >>> tokens = [5, 1, 4, 2, 7, 1, 3, 4]
     >>> [list(TokenBudgetSampler(tokens, batch_size=2, rank=rank, world=2, shuffle=False)) for rank in (0, 1)]
@@ -61,7 +61,7 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
 
     def __init__(
         self,
-        tokens: Sequence[int] | Int[np.ndarray, " m"],
+        tokens: Sequence[int] | Integer[np.ndarray, " m"],
         *,
         budget: int | None = None,
         batch_size: int | None = None,
@@ -71,6 +71,9 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         shuffle: bool = True,
         drop_last: bool = False,
     ) -> None:
+        for name, value in (("shuffle", shuffle), ("drop_last", drop_last)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name} is {value!r}; expected True or False")
         if (budget is None) == (batch_size is None):
             raise ValueError(f"budget is {budget} and batch_size is {batch_size}; expected one of them")
         self.budget = None if budget is None else whole("budget", budget, 1)
@@ -93,6 +96,8 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
                 f"{len(self.tokens)} items leave some of {self.world} ranks without one at the last step; expected a "
                 "larger batch_size, or drop_last=True"
             )
+        if budget is not None:
+            self._packed()  # which refuses rows that the ranks cannot share
 
     def __len__(self) -> int:
         """S, the steps of this epoch; under a budget, epochs may differ."""
@@ -117,8 +122,11 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         """Go on where `state_dict` stopped.
 
         Raises:
+            TypeError: it is no dict.
             ValueError: it is no state of a sampler with these items, world and settings.
         """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(f"state_dict is {state_dict!r:.80}; expected what state_dict of a TokenBudgetSampler gave")
         settings = self._settings()
         if missing := [name for name in ("epoch", "step", *settings) if name not in state_dict]:
             raise ValueError(f"the state has no {missing[0]}; expected what state_dict of a TokenBudgetSampler gave")
@@ -191,7 +199,10 @@ class TokenBudgetSampler(torch.utils.data.Sampler[list[int]]):
         fullest = (-self._totals(rows)).argsort(kind="stable")
         fullest = fullest[: len(rows) // self.world * self.world].reshape(-1, self.world)
         if not len(fullest):
-            raise ValueError(f"budget {capacity} makes {len(rows)} rows; expected one for each of {self.world} ranks")
+            raise ValueError(
+                f"budget is {capacity} and drop_last True, and the number of rows is {len(rows)}; expected one for "
+                f"each of {self.world} ranks: a smaller budget, or drop_last=False"
+            )
         self._even_out(rows, fullest[-1].tolist())
         if self.shuffle:
             steps = _raw(len(fullest), self.seed, self.epoch, 1).argsort(kind="stable")

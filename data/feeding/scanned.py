@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,18 @@ class PackedScan:
     left_out: dict[str, int]
     settings: dict[str, Any]
 
-    def sources(self, numbers: Int64[np.ndarray, " n"]) -> list[str]:
-        """What the items with these numbers, which ascend, are called in the scan."""
+    def sources(self, numbers: Sequence[int] | Int64[np.ndarray, " n"]) -> list[str]:
+        """What the items with these numbers, which ascend, are called in the scan.
+
+        Raises:
+            IndexError: a number beyond the items.
+            ValueError: a number below 0, or numbers that do not ascend.
+        """
+        numbers = np.array([whole("numbers", number, 0) for number in numbers], np.int64)
+        if len(numbers) and (largest := int(numbers.max())) >= self.items:
+            raise IndexError(f"numbers has {largest}; expected 0 to {self.items - 1}")
+        if (np.diff(numbers) < 0).any():
+            raise ValueError(f"numbers is {numbers.tolist()!r:.60}; expected ascending ones")
         names, first = list[str](), 0
         for batch in Catalogue(self.scan).rows(["source"]):
             begin, end = numbers.searchsorted([first, first + len(batch)])

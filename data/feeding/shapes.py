@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 from typing import Any, TypeAlias
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from mrope.vision import clipped
 
-Record: TypeAlias = dict[str, Any]
+Record: TypeAlias = dict[Any, Any]
 
 BOXES = ("box", "bbox", "boxes")
 _POLYGONS = ("polygon", "polygons")
@@ -33,20 +33,57 @@ def _depth(value: Any) -> int:
     return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
 
 
-def shapes(key: str, value: Any, row: int) -> Any:
-    """What stands under a key of an object as lists of floats: one shape, a list of them, or None."""
-    if value is None:
-        return None
-    axes, told = _SHAPES[key]
+def read(one: Mapping[Any, Any], keys: Sequence[str], row: int) -> Record:
+    """An object with lists of floats under `keys`.
+
+    Names of its shapes are in `KEYS`, or pairs of one of these and the name that came; a name of `KEYS` that is not
+    among `keys` becomes a pair of "" and it.
+    """
+    made: Record = {}
+    for key, value in one.items():
+        if key not in keys or value is None:
+            made[("", key) if key in KEYS and key not in keys else key] = value
+        elif key in KEYS:
+            made[key] = _shapes(key, value, f"{key} of object {row}")
+        else:
+            kind = _kind_of_numbers(value, f"{key} of object {row}")
+            made[kind, key] = _shapes(kind, value, f"{key} of object {row}")
+    return made
+
+
+def name(key: Any) -> Any:
+    """The name that came."""
+    return key[1] if isinstance(key, tuple) else key
+
+
+def kind(key: Any) -> Any:
+    """The one of `KEYS` that tells what stands under a name, or something else."""
+    return key[0] if isinstance(key, tuple) else key
+
+
+def _kind_of_numbers(value: Any, named: str) -> str:
+    """Boxes or points, as the last axis says."""
+    wanted = "expected boxes of four numbers or points of two"
+    made = last = _floats(value, named, wanted)
+    while isinstance(last, list) and last and isinstance(last[0], list):
+        last = last[0]
+    if not isinstance(last, list) or len(last) not in (0, 2, 4):
+        raise ValueError(f"{named} is {made}; {wanted}")
+    return "points" if len(last) == 2 else "boxes"
+
+
+def _shapes(kind: str, value: Any, named: str) -> Any:
+    """One shape, or a list of them, as lists of floats."""
+    axes, told = _SHAPES[kind]
     wanted = f"expected one of the {told}, or a list of them"
-    made = _floats(value, f"{key} of object {row}", wanted)
+    made = _floats(value, named, wanted)
     some = made if _depth(made) > axes or made == [] else [made]
-    numbers = 4 if key in BOXES else 2
+    numbers = 4 if kind in BOXES else 2
     for shape in some:
         rows = shape if axes == 2 else [shape]
         right = _depth(shape) == axes and all(len(one) == numbers for one in rows) and (axes == 1 or len(rows) >= 3)
         if not right or not all(isfinite(number) for one in rows for number in one):
-            raise ValueError(f"{key} of object {row} is {made}; {wanted}, finite")
+            raise ValueError(f"{named} is {made}; {wanted}, finite")
     return made
 
 
@@ -60,18 +97,18 @@ def _floats(value: Any, name: str, wanted: str) -> Any:
     return float(value)
 
 
-def listed(key: str, value: Any) -> list[Any]:
+def listed(key: Any, value: Any) -> list[Any]:
     """The shapes under a key, of which there may be one alone or none."""
     if value is None:
         return []
-    return value if _depth(value) > _SHAPES[key][0] or value == [] else [value]
+    return value if _depth(value) > _SHAPES[kind(key)][0] or value == [] else [value]
 
 
 def changed(one: Record, keys: Sequence[str], change: Callable[[Any], Any]) -> Record:
     """An object with each of its shapes changed; a shape of which nothing is left is None."""
 
-    def of(key: str, value: Any) -> Any:
-        if key not in keys or value is None:
+    def of(key: Any, value: Any) -> Any:
+        if kind(key) not in keys or value is None:
             return value
         made = [made for shape in listed(key, value) if (made := change(shape)) is not None]
         return made if listed(key, value) is value else made[0] if made else None
@@ -96,7 +133,7 @@ def with_sides(box: list[float]) -> list[float]:
 def cut(one: Record, size: tuple[int, int], visible: float) -> Record | None:
     """An object cut off at the border of a crop of this size; None where too little of it is to be seen."""
     for keys, measure in ((BOXES, _box_area), (_POLYGONS, _area), (_POINTS, lambda point: 1.0)):
-        shapes = [(key, shape) for key in keys for shape in listed(key, one.get(key))]
+        shapes = [(key, shape) for key, value in one.items() if kind(key) in keys for shape in listed(key, value)]
         if shapes:
             inside = [made for key, shape in shapes if (made := _inside(key, shape, size)) is not None]
             whole = sum(measure(shape) for _, shape in shapes)
@@ -106,21 +143,19 @@ def cut(one: Record, size: tuple[int, int], visible: float) -> Record | None:
                 return None
             break
     return {
-        key: changed({key: value}, (key,), lambda shape, key=key: _inside(key, shape, size))[key]
-        if key in KEYS
-        else value
+        key: changed({key: value}, KEYS, lambda shape, key=key: _inside(key, shape, size))[key]
         for key, value in one.items()
     }
 
 
-def _inside(key: str, shape: Any, size: tuple[int, int]) -> Any:
+def _inside(key: Any, shape: Any, size: tuple[int, int]) -> Any:
     """What is inside of a shape, or None."""
     height, width = size
-    if key in BOXES:
+    if kind(key) in BOXES:
         cut = clipped(shape, size)
         flat = _box_area(cut) == 0
         return None if flat and cut != shape else cut  # one that was flat before may lie inside
-    if key in _POINTS:
+    if kind(key) in _POINTS:
         return shape if 0 <= shape[0] <= width and 0 <= shape[1] <= height else None
     for axis, limit, sign in ((0, 0, 1), (0, width, -1), (1, 0, 1), (1, height, -1)):
         shape = _beyond(shape, axis, limit, sign)

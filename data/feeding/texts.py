@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from typing import Any
 
-from mrope.vision import row_paths, shard_members
+from mrope.vision import BROKEN_SHARD, row_paths, shard_members
 
 from ..scanning.items import Item, items_of
 from ..scanning.remote import is_url
@@ -21,21 +21,32 @@ WORDS = ("json", "txt", "cls")
 def with_labels(entry: Entry, settings: Settings) -> Iterator[tuple[Item, Any]]:
     """The items of an entry, in order, each with what stands beside it.
 
-    That is of a JSONL file the row, of a Parquet file its other fields but bytes, of a tar shard {"json": ..., "txt":
-    ..., "cls": ...} of what there is of these, and else None.
+    That is of a table the other fields of the row, of a Parquet file but those of bytes, of a tar shard {"json": ...,
+    "txt": ..., "cls": ...} of what there is of these before the place where it may be broken, and else None; or the
+    ValueError that says why it cannot be read.
     """
     items = items_of(entry, settings)
     if entry.what == "file":
         yield from ((item, None) for item in items)
     elif entry.what == "tar":
-        beside: dict[str, dict[str, Any]] | None = None
+        beside: dict[str, dict[str, Any] | ValueError] | None = None
         for item in items:
             if beside is None:
                 beside = _beside(entry, settings)
             yield item, beside.get(_key(item.source)[0])
     else:
         rows = (_of_lines if entry.what == "jsonl" else _of_rows)(entry, settings)
-        yield from ((item, next(rows, None)) for item in items)
+        labels = _or_error(rows)
+        yield from ((item, next(labels, None)) for item in items)
+
+
+def _or_error(rows: Iterator[Any]) -> Iterator[Any]:
+    """The rows; where one cannot be read, the error for it and all that follow."""
+    try:
+        yield from rows
+    except (ValueError, OSError) as error:
+        while True:
+            yield ValueError(f"label cannot be read ({' '.join(str(error).split())})")
 
 
 def _place(entry: Entry, settings: Settings) -> str:
@@ -50,9 +61,9 @@ def _key(name: str) -> tuple[str, str]:
     return f"{folder}{slash}{key}", extension.lower()
 
 
-def _beside(entry: Entry, settings: Settings) -> dict[str, dict[str, Any]]:
-    """Key -> extension -> words, of a shard as far as it can be read."""
-    path, found = os.fsdecode(entry.path), dict[str, dict[str, Any]]()
+def _beside(entry: Entry, settings: Settings) -> dict[str, dict[str, Any] | ValueError]:
+    """Key -> extension -> words, or what is wrong with these, of a shard as far as it can be read."""
+    path, found = os.fsdecode(entry.path), dict[str, dict[str, Any] | ValueError]()
     with opened(_place(entry, settings)) as file:
         try:
             for shard, member in shard_members(path, file):
@@ -60,22 +71,22 @@ def _beside(entry: Entry, settings: Settings) -> dict[str, dict[str, Any]]:
                 if extension in WORDS:
                     words = shard.extractfile(member)
                     assert words is not None  # of a regular file
-                    text = words.read().decode("utf-8", "replace")
-                    found.setdefault(key, {})[extension] = _json(text) if extension == "json" else text
-        except ValueError:  # the scan tells where it is broken
-            pass
+                    data = words.read()
+                    labels = found.setdefault(key, {})
+                    try:
+                        if isinstance(labels, dict):
+                            labels[extension] = json.loads(data) if extension == "json" else data.decode()
+                    except (ValueError, RecursionError):
+                        kind = "JSON" if extension == "json" else "UTF-8"
+                        found[key] = ValueError(f"label {member.name} is no {kind}; mend it, or leave it out")
+        except (ValueError, OSError, RuntimeError, *BROKEN_SHARD) as error:  # the scan tells where it is broken
+            if getattr(error, "errno", None) is not None:  # of its reading, where others are of its content
+                raise
     return found
 
 
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
-
 def _of_lines(entry: Entry, settings: Settings) -> Iterator[Any]:
-    """The row of each item of a range of a JSONL file."""
+    """The other fields of each item of a range of a JSONL file."""
     with opened(_place(entry, settings)) as file:
         file.seek(entry.start)
         at = entry.start
@@ -88,8 +99,9 @@ def _of_lines(entry: Entry, settings: Settings) -> Iterator[Any]:
                 row = json.loads(text)
                 count = len(row_paths(row, settings["column"]))
             except (ValueError, RecursionError):
-                row, count = None, 1
-            yield from [row] * count
+                row, count = {}, 1
+            beside = {name: value for name, value in row.items() if name != settings["column"]}
+            yield from [beside or None] * count
 
 
 def _of_rows(entry: Entry, settings: Settings) -> Iterator[Any]:

@@ -51,6 +51,8 @@ def items_of(entry: Entry, settings: Settings) -> Iterator[Item]:
     Raises:
         UnreachableError: the file system of a table or shard does not answer.
     """
+    if entry.what == "left":
+        return
     path = os.fsdecode(entry.path)
     place = path if settings["folder"] is None or is_url(path) else os.path.join(settings["folder"], path)
     if entry.what == "file":

@@ -97,6 +97,8 @@ def _report(settings: Mapping[str, Any], found: Tally) -> Report:
     first = sources if len(sources) < 4 else [*sources[:2], f"{len(sources) - 2:,} more"]
     kinds = [counted(count, kind) for kind, count in sorted(found.kinds.items(), key=lambda one: -one[1])]
     limits = [limit.limit for limit in found.limits]
+    left_out = settings.get("totals", {}).get("left_out", {})
+    left = ", ".join(f"{count:,} {ending}" for ending, count in left_out.items())
     asked = "measured"
     if limits:
         most = "its own limit" if limits == ["own"] else f"{_listed([_at(one) for one in limits])} tokens"
@@ -120,6 +122,7 @@ def _report(settings: Mapping[str, Any], found: Tally) -> Report:
             "content hashes": "yes" if settings["hash"] else "no",
             "bytes of the files": f"{found.bytes:,}",
             "seconds of the clips": f"{found.seconds:,.0f}",
+            **({"not looked at": f"{left} in folders; name or glob them"} if left else {}),
             "mrope": str(settings["version"]),
         },
         notes=(

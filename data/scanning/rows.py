@@ -24,8 +24,6 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-import tarfile
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -38,7 +36,7 @@ import numpy as np
 
 import mrope
 from mrope.families import Family
-from mrope.vision import MAX_PIXELS, Plan, measure, measure_clip, pdf_pages, plan, plan_sizes, plan_video
+from mrope.vision import BROKEN_SHARD, MAX_PIXELS, Plan, measure, measure_clip, pdf_pages, plan, plan_sizes, plan_video
 
 from .items import File, Item, Kind, items_of
 from .remote import UnreachableError
@@ -63,6 +61,7 @@ REASONS = (
     "cut short",  # a shard, table or file ends too early
     "encrypted",
     "no path",  # a row of a table without path and bytes, or no row
+    "broken label",  # of an export: a label beside it is no JSON, or no UTF-8
     "no package",  # an extra is not installed
     "no rule",  # the family has none for clips
     "too large",
@@ -83,6 +82,7 @@ _TOLD = [
         (ImportError, "", "no package"),
         (MemoryError, "", "too large"),
         (EOFError, "", "cut short"),
+        (BaseException, "^label ", "broken label"),
         (BaseException, "^the file is empty", "empty"),
         (BaseException, "no limits for clips|no rule to pick", "no rule"),
         (BaseException, "^not a picture|^a clip, or|holds pages|no PDF|no video stream|Parquet file", "not a picture"),
@@ -93,6 +93,8 @@ _TOLD = [
         (BaseException, "", "broken"),
     )
 ]
+_ELSEWHERE = re.compile(r", or (plan it with )?conflict=.*")
+"""What plans say that a scan cannot do."""
 _UNNAMED = re.compile(r"^(picture|clip|PDF) of \d+ bytes: ")
 _AT_ONCE = 16
 """Remote items that are read at once."""
@@ -103,10 +105,8 @@ _ERRORS = (
     TypeError,
     ImportError,
     MemoryError,
-    EOFError,
-    tarfile.TarError,
-    zlib.error,
     struct.error,
+    *BROKEN_SHARD,
 )
 
 
@@ -295,7 +295,7 @@ def _leave_out(row: _Row, error: ValueError) -> None:
     """Tell in a row why it has no plan at a limit."""
     row.tokens.append(None)
     row.grids.append(None)
-    row.misfit = _line(error, row.source)
+    row.misfit = _ELSEWHERE.sub("", _line(error, row.source))
     row.flags |= {
         flag for words, flag in ((_TOO_THIN, "extreme-ratio"), (_TOO_MANY, "over-limit")) if words in row.misfit
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -35,7 +36,7 @@ def write_scan(
     engine: Engine = "local",
     workers: int | None = None,
     address: str | None = None,
-    column: str = "image",
+    column: str | None = None,
     hash: bool = False,  # noqa: A002 - as the option
     progress: Progress = "none",
 ) -> Catalogue:
@@ -49,7 +50,8 @@ def write_scan(
     Args:
         sources: folders, globs, braces, JSONL and Parquet files, tar shards, PDFs, clips and pictures, as in
             `mrope.vision.scan`; or URLs of those that fsspec opens (extra `scale`): "s3://bucket/folder". A field of a
-            table holds a path, relative to the table, a list of them, or, of Parquet, the bytes of a file too. Clips
+            table holds a path, relative to the table, a list of them, or, of Parquet, the bytes of a file too. Shards
+            and tables that lie in folders are counted, and read where they or globs of them are named. Clips
             are told by how their names end. Clips, PDFs and WebP pictures that lie elsewhere are fetched whole, of
             other pictures the headers.
         out: a folder of this scan alone, made if it is missing; on a file system that all workers share.
@@ -59,14 +61,14 @@ def write_scan(
         engine: "local" for processes on this machine, "ray" for a cluster (extra `scale`).
         workers: processes of the local engine, by default one for each core that this process may use.
         address: of a running Ray cluster; by default one is started on this machine, and stopped at the end.
-        column: of tables, the field with pictures.
+        column: of tables, the field with pictures; by default "image".
         hash: also read every byte, and write its SHA-256.
         progress: "bar" shows one on stderr.
 
     Raises:
         OSError: a source does not exist (nothing is written then), or rows cannot be written.
-        ValueError: a source without pictures, settings that contradict each other or the family, or an `out` with
-            other files or other settings.
+        ValueError: a source without pictures, a table without that column, a column and no table, settings that
+            contradict each other or the family, or an `out` with other files or other settings.
         ImportError: a package is not installed.
 
     >>> import tempfile
@@ -79,9 +81,9 @@ def write_scan(
     store.arrow()
     from .sources import check_sources, parts_of
 
-    if not (Path(out) / "parts").is_dir():
-        check_sources(settings["sources"], column)
-    parts = parts_of(settings["sources"], column)
+    if not (folder_of(out) / "parts").is_dir():
+        check_sources(settings["sources"], settings["column"])
+    parts = parts_of(settings["sources"], settings["column"])
     return carry_out(out, settings, parts, engine=engine, workers=workers, address=address, progress=progress)
 
 
@@ -103,9 +105,7 @@ def carry_out(
     if workers is not None and engine == "ray":
         raise ValueError(f"workers is {workers}, and engine is 'ray', which asks its cluster; drop workers")
     workers = _cores() if workers is None else whole("workers", workers, 1)
-    folder = Path(out)
-    if "://" in os.fspath(out):
-        raise ValueError(f"out is {out}; expected a folder of a file system, which all workers share")
+    folder = folder_of(out)
     store.begin(folder, settings)
     with store.alone(folder):
         store.write_parts(folder, parts)
@@ -129,14 +129,26 @@ def carry_out(
     return Catalogue(folder)
 
 
+def folder_of(out: Any) -> Path:
+    """The folder to write, or one line that says what came instead."""
+    if not isinstance(out, (str, os.PathLike)):
+        raise TypeError(f"out is {out!r:.60}; expected the path of a folder")
+    if "://" in os.fspath(out):
+        raise ValueError(f"out is {out}; expected a folder of a file system, which all workers share")
+    return Path(out)
+
+
 def settings_of(
-    sources: Any, family: Family | str | None, limits: Sequence[int], column: str, hashed: bool
+    sources: Any, family: Family | str | None, limits: Sequence[int], column: str | None, hashed: bool
 ) -> dict[str, Any]:
     from mrope import __version__
-    from mrope.vision import plan_sizes
+    from mrope.vision import plan_sizes, unbraced
 
     from .remote import is_url
+    from .sources import is_table
 
+    if not isinstance(sources, (str, os.PathLike, Iterable)):
+        raise TypeError(f"sources is {sources!r:.60}; expected a path or URL, or a list of them")
     listed = [sources] if isinstance(sources, (str, os.PathLike)) else list(sources)
     if not listed:
         raise ValueError("sources is empty; expected at least one folder, glob, table, shard, file or URL")
@@ -144,8 +156,14 @@ def settings_of(
         if not isinstance(one, (str, os.PathLike)):
             raise TypeError(f"source {number} is {one!r:.60}; expected a path or URL")
     names = [os.fsdecode(one) for one in listed]
-    if not isinstance(column, str):
+    if not isinstance(hashed, bool):
+        raise TypeError(f"hash is {hashed!r}; expected True or False")
+    if column is not None and not isinstance(column, str):
         raise TypeError(f"column is {column!r}; expected the name of a field")
+    if column is not None and not any(is_table(path) or has_magic(path) for name in names for path in unbraced(name)):
+        raise ValueError(f"column is {column!r}, and no JSONL or Parquet file came; drop it")
+    if not isinstance(limits, Iterable) or isinstance(limits, str):
+        raise TypeError(f"limits is {limits!r:.60}; expected a list of whole numbers, such as [1024]")
     wanted = [whole("limits", limit, 1) for limit in limits]
     if len(set(wanted)) < len(wanted):
         raise ValueError(f"limits are {wanted}; expected each once")
@@ -168,10 +186,10 @@ def settings_of(
         "format": FORMAT,
         "sources": names,
         "folder": None if all(map(os.path.isabs, local)) else os.getcwd(),
-        "column": column,
+        "column": "image" if column is None else column,
         "family": name,
         "limits": wanted,
-        "hash": bool(hashed),
+        "hash": hashed,
         "patch": None if name is None else family_of(name).patch,
         "factor": None if name is None else family_of(name).factor,
         "version": __version__,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -22,6 +24,8 @@ _TARS = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 _LINES = (".jsonl", ".ndjson")
 _TABLES = (".parquet", ".pq")
 _SHOWN = (*PICTURES, *CLIPS, ".pdf")
+_LEFT = (*_TARS, *_LINES, *_TABLES)
+"""What is not read where it lies in a folder: a table may name the pictures there, a shard may hold them."""
 _BLOCK = 1 << 22
 """Bytes of a table or shard of another file system that are fetched at a time."""
 
@@ -30,7 +34,7 @@ class Entry(NamedTuple):
     """One thing to look at.
 
     Fields:
-        what: "file", "tar", "jsonl" or "parquet".
+        what: "file", "tar", "jsonl" or "parquet"; "left" for a shard or table that lies in a folder, and is counted.
         path: a path or URL, as the system has it.
         size: bytes of a file, where its listing says so.
         start: where a range begins: a byte of a JSONL file, a row of a Parquet file from 0.
@@ -67,7 +71,8 @@ def check_sources(sources: Sequence[str], column: str) -> None:
 
     Raises:
         OSError: it does not exist or cannot be opened.
-        ValueError: a folder or glob without pictures, or a table that has no such column.
+        ValueError: a folder or glob without pictures, or a table that has no such column; one that is broken is an
+            error of the scan.
     """
     for source in sources:
         for path in unbraced(source):
@@ -84,7 +89,7 @@ def _entries(path: str, column: str) -> Iterator[Weighed]:
 
 def _of_path(path: str, column: str) -> Iterator[Weighed]:
     if os.path.isdir(path):
-        yield from _some(map(_file, _in_folder(path)), f"{path} is a folder")
+        yield from _some(map(_in_folder, _below_path(path)), f"{path} is a folder")
     elif not os.path.exists(path) and glob.has_magic(path):
         names = (name for name in sorted(set(matching(path))) if not os.path.isdir(name))
         yield from _some((each for name in names for each in _of_file(name, column)), f"{path} is a pattern")
@@ -93,7 +98,7 @@ def _of_path(path: str, column: str) -> Iterator[Weighed]:
         yield from _of_file(path, column)
 
 
-def _in_folder(path: str) -> Iterator[str]:
+def _below_path(path: str) -> Iterator[str]:
     unread: list[OSError] = []
     for folder, names in walk(path, unread.append):
         yield from (os.path.join(folder, name) for name in names if _is_shown(name))
@@ -111,7 +116,7 @@ def _of_url(url: str, column: str) -> Iterator[Weighed]:
     info = tried(url, lambda: fs.info(path))
     if info["type"] == "directory":
         files = ((url_of(fs, url, one["name"]), one.get("size")) for one in _below(fs, url, path))
-        yield from _some((_file(name, size) for name, size in files), f"{url} is a folder")
+        yield from _some((_in_folder(name, size) for name, size in files), f"{url} is a folder")
     else:
         yield from _of_file(url, column, info.get("size"))
 
@@ -127,16 +132,30 @@ def _below(fs: Any, url: str, folder: str) -> Iterator[dict[str, Any]]:
 
 
 def _is_shown(name: str) -> bool:
-    return os.path.basename(name)[:1] != "." and name.lower().endswith(_SHOWN)
+    return os.path.basename(name)[:1] != "." and name.lower().endswith((*_SHOWN, *_LEFT))
 
 
 def _some(entries: Iterator[Weighed], what: str) -> Iterator[Weighed]:
-    """The entries, of which there must be one."""
-    first = next(entries, None)
-    if first is None:
-        raise ValueError(f"{what} without pictures, pages and clips; expected names that end in {' '.join(_SHOWN)}")
-    yield first
+    """The entries, of which one must be more than counted."""
+    left: list[Weighed] = []
+    for one in entries:
+        left.append(one)
+        if one[0].what != "left":
+            break
+    else:
+        counts = left_out(one.path for one, _ in left)
+        words = ", ".join(f"{count:,} {ending}" for ending, count in counts.items())
+        hint = f", with {words} to name or glob" if left else ""
+        names = " ".join(_SHOWN)
+        raise ValueError(f"{what} without pictures, pages and clips{hint}; expected names that end in {names}")
+    yield from left
     yield from entries
+
+
+def left_out(paths: Iterable[bytes]) -> dict[str, int]:
+    """How many shards and tables of each ending there are among these paths."""
+    names = [os.fsdecode(path).partition("::")[0].lower() for path in paths]
+    return dict(sorted(Counter(next(filter(name.endswith, _LEFT)) for name in names).items()))
 
 
 def _of_file(path: str, column: str, size: int | None = None) -> Iterator[Weighed]:
@@ -144,11 +163,17 @@ def _of_file(path: str, column: str, size: int | None = None) -> Iterator[Weighe
     if name.endswith(_TARS):
         yield Entry("tar", os.fsencode(path)), PART
     elif name.endswith(_LINES):
-        yield from _lines(path)
+        yield from _lines(path, column)
     elif name.endswith(_TABLES):
         yield from _rows(path, column)
     else:
         yield _file(path, size)
+
+
+def _in_folder(path: str, size: int | None = None) -> Weighed:
+    if path.partition("::")[0].lower().endswith(_LEFT):
+        return Entry("left", os.fsencode(path)), 1
+    return _file(path, size)
 
 
 def _file(path: str, size: int | None = None) -> Weighed:
@@ -163,7 +188,30 @@ def opened(path: str) -> Any:
     return tried(path, lambda: fs.open(inner, "rb", block_size=_BLOCK))
 
 
-def _lines(path: str) -> Iterator[Weighed]:
+def is_table(path: str) -> bool:
+    """Whether a name is that of a table."""
+    return path.partition("::")[0].lower().endswith((*_LINES, *_TABLES))
+
+
+def _check_field(path: str, column: str) -> None:
+    """Refuse a JSONL file with rows, none of which has the field; mostly, the first one has it."""
+    fields: dict[str, None] = {}
+    with opened(path) as file:
+        for line in file:
+            try:
+                row = json.loads(line.decode("utf-8-sig", "surrogateescape"))
+            except (ValueError, RecursionError):  # each an error, once it is looked at
+                continue
+            if isinstance(row, dict):
+                if column in row:
+                    return
+                fields.update(dict.fromkeys(row))
+    if fields:
+        raise ValueError(f"column is {column!r}, and {path} has {', '.join(fields)}; expected one of these")
+
+
+def _lines(path: str, column: str) -> Iterator[Weighed]:
+    _check_field(path, column)
     start = place = 0
     first = number = 1
     with opened(path) as file:
@@ -177,11 +225,17 @@ def _lines(path: str) -> Iterator[Weighed]:
 
 
 def _rows(path: str, column: str) -> Iterator[Weighed]:
-    with opened(path) as file, parquet_file(path, file) as table:
-        names = table.schema_arrow.names
-        if column not in names:
-            raise ValueError(f"column is {column!r}, and {path} has {', '.join(names)}; expected one of these")
-        counts = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
+    with opened(path) as file:
+        try:
+            table = parquet_file(path, file)
+        except ValueError:  # one error, once it is looked at
+            yield Entry("parquet", os.fsencode(path), None, 0, 1, 1), 1
+            return
+        with table:
+            names = table.schema_arrow.names
+            if column not in names:
+                raise ValueError(f"column is {column!r}, and {path} has {', '.join(names)}; expected one of these")
+            counts = [table.metadata.row_group(group).num_rows for group in range(table.num_row_groups)]
     begin = 0
     for count in counts:  # a range lies in one group, since a group is read from its beginning
         for start in range(begin, begin + count, PART):
@@ -199,5 +253,7 @@ def parquet_file(path: str, file: Any) -> Any:
     pa = arrow()
     try:
         return pa.parquet.ParquetFile(file, pre_buffer=False, buffer_size=1 << 16)
-    except pa.ArrowException as error:
+    except (pa.ArrowException, OSError) as error:
+        if getattr(error, "errno", None) is not None:  # of its reading, where others are of its content
+            raise
         raise ValueError(f"{path}: broken, or no Parquet file ({' '.join(str(error).split())})") from None

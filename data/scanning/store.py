@@ -18,6 +18,7 @@ import socket
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -269,7 +270,20 @@ def _totals(out: Path, limits: Sequence[str]) -> dict[str, Any]:
         "flags": dict(sorted(flags.items())),
         "planned": planned,
         "tokens": tokens,
+        "left_out": _left_out(out),
     }
+
+
+def _left_out(out: Path) -> dict[str, int]:
+    """How many shards and tables of each ending lie in folders, where they are not read."""
+    from .sources import left_out
+
+    read = arrow().parquet.read_table
+    paths = (
+        read(part_path(out, number), columns=["path"], filters=[("what", "==", "left")])["path"].to_pylist()
+        for number in range(count_parts(out))
+    )
+    return left_out(chain.from_iterable(paths))
 
 
 def _counts(column: Any) -> dict[str, int]:
@@ -313,13 +327,20 @@ class Catalogue:
         """The rows in order, item 0 first, as record batches of these columns, by default all (see `rows.py`).
 
         Raises:
-            ValueError: the scan is not done.
+            ValueError: the scan is not done, or has no such column.
         """
         self._check_done()
+        if columns is not None and count_parts(self.out):
+            there = arrow().parquet.read_schema(rows_path(self.out, 0)).names
+            wrong = columns if isinstance(columns, str) else next((one for one in columns if one not in there), None)
+            if wrong is not None:
+                raise ValueError(f"columns is {columns!r}, with {wrong!r}; expected a list of {', '.join(there)}")
         return _batches(self.out, columns)
 
     def summary(self) -> dict[str, Any]:
         """Totals: items, errors, kinds, reasons of errors, flags; at each limit the tokens, and the items with a plan.
+
+        Its `left_out` tells by ending how many shards and tables lie in folders: these are read where they are named.
 
         Raises:
             ValueError: the scan is not done.

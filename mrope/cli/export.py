@@ -11,7 +11,7 @@ import typer
 from mrope.cli.errors import one_line
 from mrope.cli.options import AsJson
 from mrope.cli.output import print_json
-from mrope.cli.scan import Engine, kept
+from mrope.cli.scan import Engine, kept, print_left_out
 
 if TYPE_CHECKING:
     from mrope.data import Catalogue
@@ -42,8 +42,9 @@ def export(
         str | None, typer.Option(metavar="A", help="Of a running Ray cluster; by default one is started here.")
     ] = None,
     column: Annotated[
-        str, typer.Option(metavar="NAME", help="The field of a table that holds paths, or bytes of files.")
-    ] = "image",
+        str | None,
+        typer.Option(metavar="NAME", help='The field of a table that holds paths, or bytes of files; "image" if none.'),
+    ] = None,
     json: AsJson = False,
 ) -> None:
     """Cut every picture, page and clip into patches of bytes, and write them with their plans and labels as tars.
@@ -92,6 +93,7 @@ def _print_summary(found: Catalogue, json: bool) -> None:
         print(f"  {source}: {error}")
     if (more := totals["errors"] - NAMED) > 0:
         print(f"  and {more:,} more; {found.out / 'report.html'} has them by reason")
+    print_left_out(totals)
     print(f"wrote {len(shards)} shards, {size / 1e6:,.1f} MB, in {found.out / 'shards'}")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -45,8 +45,9 @@ def scan(
         str | None, typer.Option(metavar="A", help="Of a running Ray cluster; by default one is started here.")
     ] = None,
     column: Annotated[
-        str, typer.Option(metavar="NAME", help="The field of a table that holds paths, or bytes of files.")
-    ] = "image",
+        str | None,
+        typer.Option(metavar="NAME", help='The field of a table that holds paths, or bytes of files; "image" if none.'),
+    ] = None,
     hashes: Annotated[
         bool, typer.Option("--hash", help="Read every byte too, to find items that are there several times.")
     ] = False,
@@ -111,4 +112,12 @@ def _print_summary(found: Catalogue, json: bool) -> None:
     for what in ("reasons", "flags"):
         for word, count in totals[what].items():
             print(f"{word}: {count:,}")
+    print_left_out(totals)
     print(f"wrote {found.out / 'report.html'}")
+
+
+def print_left_out(totals: dict[str, Any]) -> None:
+    """Say what lies in folders and was not looked at."""
+    if left := totals["left_out"]:
+        words = ", ".join(f"{count:,} {ending}" for ending, count in left.items())
+        print(f"not looked at: {words} in folders; name or glob them")

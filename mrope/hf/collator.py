@@ -84,7 +84,7 @@ class Collator:
         model: the model, or its configuration: of one of our families, or what `build_vlm` made.
         processor: what `mrope.hf.processor` made, for records of messages.
         pack: put all records of a batch into one row.
-        side: where shorter rows are padded.
+        side: where shorter rows are padded; packed, none are.
         max_length: most tokens of a record.
         truncate: what becomes of a longer record. A picture is never cut. "text" cuts off text behind the last picture
             or clip, and refuses a record whose pictures, or all that is to be learnt, lie beyond; "error" refuses all
@@ -101,9 +101,9 @@ class Collator:
         ValueError: in a call, pictures do not fit their placeholders or their patches, a record is longer than
             `max_length` and `truncate` refuses it, or none is left, a record has nothing to learn, holds what cannot be
             put together or words behind the vocabulary, or the chat template reads no tools though some came, does not
-            read what a message holds, or writes nothing for `add_generation_prompt`. Before, `pack` came for a family
-            whose layers mix what stands in one row, or the processor's family, patches or placeholder are not the
-            model's.
+            read what a message holds, or writes nothing for `add_generation_prompt`. Before, `pack` came with a `side`
+            or for a family whose layers mix what stands in one row, or the processor's family, patches or placeholder
+            are not the model's.
 
     >>> from transformers import Qwen2VLConfig
     >>> collator = Collator(Qwen2VLConfig(image_token_id=6, video_token_id=7), pack=True)
@@ -137,6 +137,8 @@ class Collator:
             raise TypeError(f"processor is a {type(processor).__name__}; expected what mrope.hf.processor makes")
         if not isinstance(pack, bool):
             raise TypeError(f"pack is {pack!r}; expected True or False")
+        if pack and side != "right":
+            raise ValueError(f"side is {side!r} and pack is True, which pads nothing; expected one of the two")
         if layout is not None and not isinstance(layout, SpanLayout):
             raise TypeError(f"layout is {layout!r:.80}; expected a layout that places one span after the other")
         own: Any = getattr(config, "layout", None)  # of a model that build_vlm made

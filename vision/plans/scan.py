@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import gzip
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Literal, get_args
@@ -36,8 +38,13 @@ _PREFIX = 1 << 16
 """Bytes of a JPEG, GIF or BMP that are read first, of what is no file; they nearly always hold the header."""
 _HEAD_FIRST = (b"\xff\xd8\xff", b"GIF8", b"BM")
 _PNG = b"\x89PNG\r\n\x1a\n"
-_BROKEN_SHARD = (tarfile.TarError, EOFError, zlib.error)
-_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError, *_BROKEN_SHARD)
+BROKEN_SHARD: tuple[type[Exception], ...] = (tarfile.TarError, EOFError, zlib.error, gzip.BadGzipFile)
+"""What reading a broken shard raises."""
+with suppress(ImportError):  # of a Python without it, which opens no .tar.xz
+    from lzma import LZMAError
+
+    BROKEN_SHARD += (LZMAError,)
+_ERRORS = (OSError, ValueError, TypeError, ImportError, MemoryError, *BROKEN_SHARD)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -364,14 +371,28 @@ def shard_members(path: str, file: Any = None) -> Iterator[tuple[tarfile.TarFile
                 hidden = any(one[:1] == "." and one != "." for one in member.name.split("/"))
                 if member.isfile() and not hidden:
                     yield shard, member
-            # A header that is cut off, or is not there, ends a shard for `tarfile` as the empty blocks behind it do.
-            if path.lower().endswith(".tar"):
-                assert shard.fileobj is not None
-                shard.fileobj.seek(shard.offset)
-                if shard.fileobj.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-                    raise tarfile.ReadError("it ends without the blocks that end a shard")
-    except _BROKEN_SHARD as error:
+            _check_end(shard)
+    except (*BROKEN_SHARD, RuntimeError) as error:  # that of bz2, when it is read on behind an error
         raise ValueError(f"broken shard ({_line(error)})") from None
+
+
+def _check_end(shard: tarfile.TarFile) -> None:
+    """Refuse what `tarfile` takes for the end: a header that is cut off, broken or zeros, with more data behind it.
+
+    Only zeros lie behind the last member of a whole shard. Reading them all also has a packed one check its sum.
+    """
+    file, end = shard.fileobj, shard.offset
+    assert file is not None
+    file.seek(end)
+    block = file.read(tarfile.BLOCKSIZE)
+    if len(block) < tarfile.BLOCKSIZE:
+        raise tarfile.ReadError("it ends without the blocks that end a shard")
+    if any(block):
+        raise tarfile.ReadError(f"no header at byte {end}, and what lies behind is not read")
+    while block:
+        if any(block):
+            raise tarfile.ReadError(f"data behind the end of the shard, which is at byte {end}, is not read")
+        block = file.read(_PREFIX)
 
 
 def _whole(shard: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
