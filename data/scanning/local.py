@@ -42,6 +42,7 @@ def run_local(out: Path, numbers: Sequence[int], workers: int, on_part: Callable
     waiting, tries = list(reversed(numbers)), dict.fromkeys(numbers, 0)
     with selectors.DefaultSelector() as selector:
         running: dict[int, tuple[subprocess.Popen[str], int]] = {}
+        ended: list[subprocess.Popen[str]] = []
 
         def start() -> None:
             worker = _start(out)
@@ -71,9 +72,10 @@ def run_local(out: Path, numbers: Sequence[int], workers: int, on_part: Callable
                         on_part(number, answer["rows"])
                         if waiting:
                             hand_on(worker)
-                        else:
+                        else:  # it ends by itself, and nobody waits for it while others work
                             selector.unregister(worker.stdout)
-                            _stop(worker)
+                            worker.stdin.close()
+                            ended.append(worker)
                         continue
                     selector.unregister(worker.stdout)
                     _stop(worker)
@@ -91,6 +93,8 @@ def run_local(out: Path, numbers: Sequence[int], workers: int, on_part: Callable
                 worker.kill()
                 _stop(worker)
                 drop_temporary(out, worker.pid)
+            for worker in ended:
+                _stop(worker)
 
 
 def _start(out: Path) -> subprocess.Popen[str]:
