@@ -47,10 +47,7 @@ class PackedItems:
     @property
     def tokens(self) -> Int64[np.ndarray, " r"]:
         """(R,) the tokens of each row."""
-        return (
-            np.append(0, self.lengths.cumsum())[self.bounds].astype(np.int64)[1:]
-            - np.append(0, self.lengths.cumsum())[self.bounds].astype(np.int64)[:-1]
-        )
+        return np.diff(np.append(0, self.lengths.cumsum())[self.bounds]).astype(np.int64)
 
     @property
     def fill(self) -> float:
