@@ -31,9 +31,8 @@ from mrope.families import Family
 from mrope.vision import Patches, Plan, patchify, patchify_video, pdf_pages
 
 from ..scanning import store
-from ..scanning.rows import scan_part, told
-from ..scanning.scan import Engine, Progress, carry_out, folder_of, settings_of
-from ..scanning.sources import check_sources, parts_of
+from ..scanning.rows import scan_part, told, writable
+from ..scanning.scan import Engine, Progress, carry_out, listed, settings_of
 from ..scanning.store import Catalogue, Settings
 from .texts import with_labels
 
@@ -81,9 +80,7 @@ def write_export(
         if family is None:
             raise ValueError("family is None; expected one, whose patches are cut, or the folder of a scan with one")
         settings = settings_of(sources, family, limits, column, False)
-        if not (folder_of(out) / "parts").is_dir():
-            check_sources(settings["sources"], settings["column"])
-        parts = parts_of(settings["sources"], settings["column"])
+        parts = listed(out, settings)
     else:
         there = scan.settings
         if column is not None:
@@ -127,7 +124,7 @@ def export_part(out: Path, number: int, settings: Settings) -> Any:
             if facts["error"] is not None:
                 continue
             try:
-                if found is None or _text(found[0]) != facts["source"]:
+                if found is None or writable(found[0]) != facts["source"]:
                     raise ValueError("it was another one, or none, when it was read again")
                 _, labels, picture = found
                 if isinstance(labels, ValueError):
@@ -145,9 +142,7 @@ def export_part(out: Path, number: int, settings: Settings) -> Any:
             words = {"source": facts["source"], "kind": facts["kind"], "plan": _plan_words(planned), "labels": labels}
             facts["shard"], facts["offset"] = shards.add(f"{number:06d}-{row:06d}", patches, words)
     pa = store.arrow()
-    schema = (
-        scan_part([], settings).schema.append(pa.field("shard", pa.string())).append(pa.field("offset", pa.int64()))
-    )
+    schema = table.schema.append(pa.field("shard", pa.string())).append(pa.field("offset", pa.int64()))
     return pa.Table.from_pylist(rows, schema)
 
 
@@ -168,10 +163,6 @@ def _single(entry: Any, settings: Settings) -> Iterator[tuple[str, Any, Any]]:
 
 def _same(value: Any) -> Any:
     return value
-
-
-def _text(source: str) -> str:
-    return source.encode("utf-8", "backslashreplace").decode()
 
 
 def _cut(picture: Any, kind: str, family: Family, most: int | None) -> Patches:

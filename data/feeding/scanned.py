@@ -15,7 +15,7 @@ from jaxtyping import Int64
 
 from mrope.checks import whole
 
-from ..scanning.store import Catalogue, arrow
+from ..scanning.store import Catalogue, arrow, in_place
 from .packing import Algo, PackedItems, pack_items
 
 LONGER, UNPLANNED = "longer than a row", "no tokens"
@@ -76,14 +76,9 @@ class PackedScan:
         columns = {"row": pa.int64(), "tokens": pa.int64(), "items": integers, "cu_seqlens": counted}
         schema = pa.schema(columns.items(), metadata={"mrope.pack": facts})
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        try:
-            with pa.parquet.ParquetWriter(temporary, schema, compression="zstd") as file:
-                for first in range(0, len(self.packed), _AT_ONCE):
-                    file.write_batch(_batch(self.packed, first, min(first + _AT_ONCE, len(self.packed)), schema))
-            os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+        with in_place(path) as temporary, pa.parquet.ParquetWriter(temporary, schema, compression="zstd") as file:
+            for first in range(0, len(self.packed), _AT_ONCE):
+                file.write_batch(_batch(self.packed, first, min(first + _AT_ONCE, len(self.packed)), schema))
 
 
 def pack_scan(

@@ -342,7 +342,7 @@ def _digest(file: File) -> Any:
 def _table(rows: Sequence[_Row], settings: Settings) -> Any:
     pa = arrow()
     fields: list[tuple[str, Any, list[Any]]] = [
-        ("source", pa.string(), [_text(row.source) for row in rows]),
+        ("source", pa.string(), [writable(row.source) for row in rows]),
         ("kind", pa.string(), [row.kind for row in rows]),
         ("bytes", pa.int64(), [row.bytes for row in rows]),
         ("height", pa.int32(), [row.height for row in rows]),
@@ -358,7 +358,7 @@ def _table(rows: Sequence[_Row], settings: Settings) -> Any:
         fields += [(f"tokens_{limit}", pa.int32(), tokens), (f"grid_{limit}", pa.list_(pa.int32(), 3), grids)]
     fields += [
         ("flags", pa.list_(pa.string()), [[flag for flag in FLAGS if flag in row.flags] for row in rows]),
-        ("error", pa.string(), [None if row.error is None else _text(row.error) for row in rows]),
+        ("error", pa.string(), [None if row.error is None else writable(row.error) for row in rows]),
         ("reason", pa.string(), [row.reason for row in rows]),
         ("hash", pa.string(), [row.hash for row in rows]),
     ]
@@ -366,5 +366,6 @@ def _table(rows: Sequence[_Row], settings: Settings) -> Any:
     return pa.table([pa.array(values, kind) for _, kind, values in fields], schema=schema)
 
 
-def _text(text: str) -> str:
+def writable(text: str) -> str:
+    """Text with half characters, which no file takes, as escapes."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -79,12 +79,21 @@ def write_scan(
     """
     settings = settings_of(sources, family, limits, column, hash)
     store.arrow()
+    parts = listed(out, settings)
+    return carry_out(out, settings, parts, engine=engine, workers=workers, address=address, progress=progress)
+
+
+def listed(out: Any, settings: store.Settings) -> Iterable[Sequence[Entry]]:
+    """The parts of the sources, listed as they are taken; sources are checked at once, unless `out` lists them already.
+
+    Raises:
+        OSError, ValueError: as `write_scan`.
+    """
     from .sources import check_sources, parts_of
 
     if not (folder_of(out) / "parts").is_dir():
         check_sources(settings["sources"], settings["column"])
-    parts = parts_of(settings["sources"], settings["column"])
-    return carry_out(out, settings, parts, engine=engine, workers=workers, address=address, progress=progress)
+    return parts_of(settings["sources"], settings["column"])
 
 
 def carry_out(

@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from mrope.cli.errors import one_line
 from mrope.cli.options import AsJson
 from mrope.cli.output import print_json
-from mrope.cli.scan import Engine, kept, print_left_out
+from mrope.cli.scan import Address, Column, Engine, Workers, kept, print_left_out
 
 if TYPE_CHECKING:
     from mrope.data import Catalogue
@@ -34,17 +33,10 @@ def export(
         int | None,
         typer.Option(metavar="N", help="Most tokens of an item; by default the scan's limit, or the family's own."),
     ] = None,
-    engine: Annotated[Engine, typer.Option(help="local: processes on this machine; ray: a cluster.")] = "local",
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes of the local engine; by default one a core.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="A", help="Of a running Ray cluster; by default one is started here.")
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help='The field of a table that holds paths, or bytes of files; "image" if none.'),
-    ] = None,
+    engine: Engine = "local",
+    workers: Workers = None,
+    address: Address = None,
+    column: Column = None,
     json: AsJson = False,
 ) -> None:
     """Cut every picture, page and clip into patches of bytes, and write them with their plans and labels as tars.
@@ -58,7 +50,7 @@ def export(
     from mrope.data import write_export
 
     bar = "bar" if sys.stderr.isatty() else "none"
-    try:
+    with kept("export", out, "nothing was exported"):
         found = write_export(
             sources,
             out,
@@ -70,11 +62,6 @@ def export(
             column=column,
             progress=bar,
         )
-    except KeyboardInterrupt:
-        print(f"mrope export: stopped{kept(out) or '; nothing was exported'}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except OSError as error:
-        raise OSError(f"{one_line(error)}{kept(out)}") from error
     _print_summary(found, json)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +17,15 @@ from mrope.cli.output import print_json, print_table
 if TYPE_CHECKING:
     from mrope.data import Catalogue
 
-Engine = Literal["local", "ray"]
+Engine = Annotated[Literal["local", "ray"], typer.Option(help="local: processes on this machine; ray: a cluster.")]
+Workers = Annotated[int | None, typer.Option(metavar="N", help="Processes of the local engine; by default one a core.")]
+Address = Annotated[
+    str | None, typer.Option(metavar="A", help="Of a running Ray cluster; by default one is started here.")
+]
+Column = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help='The field of a table that holds paths, or bytes of files; "image" if none.'),
+]
 
 
 def scan(
@@ -37,17 +47,10 @@ def scan(
             metavar="N,N...", help="Most tokens of an item, each for all; by default the family's own limits."
         ),
     ] = None,
-    engine: Annotated[Engine, typer.Option(help="local: processes on this machine; ray: a cluster.")] = "local",
-    workers: Annotated[
-        int | None, typer.Option(metavar="N", help="Processes of the local engine; by default one a core.")
-    ] = None,
-    address: Annotated[
-        str | None, typer.Option(metavar="A", help="Of a running Ray cluster; by default one is started here.")
-    ] = None,
-    column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help='The field of a table that holds paths, or bytes of files; "image" if none.'),
-    ] = None,
+    engine: Engine = "local",
+    workers: Workers = None,
+    address: Address = None,
+    column: Column = None,
     hashes: Annotated[
         bool, typer.Option("--hash", help="Read every byte too, to find items that are there several times.")
     ] = False,
@@ -63,7 +66,7 @@ def scan(
     from mrope.data import write_scan
 
     bar = "bar" if sys.stderr.isatty() else "none"
-    try:
+    with kept("scan", out, "nothing was looked at"):
         found = write_scan(
             sources,
             out,
@@ -76,11 +79,6 @@ def scan(
             hash=hashes,
             progress=bar,
         )
-    except KeyboardInterrupt:
-        print(f"mrope scan: stopped{kept(out) or '; nothing was looked at'}", file=sys.stderr)
-        raise typer.Exit(130) from None
-    except OSError as error:
-        raise OSError(f"{one_line(error)}{kept(out)}") from error
     _print_summary(found, json)
 
 
@@ -92,8 +90,19 @@ def _limits(given: list[str]) -> list[int]:
     return [int(word) for word in words]
 
 
-def kept(out: Path) -> str:
-    """What a stopped scan says of what it did."""
+@contextmanager
+def kept(command: str, out: Path, nothing: str) -> Iterator[None]:
+    """Let a command that is stopped, or cannot write, say what its folder holds, or that there is `nothing`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(f"mrope {command}: stopped{_state(out) or f'; {nothing}'}", file=sys.stderr)
+        raise typer.Exit(130) from None
+    except OSError as error:
+        raise OSError(f"{one_line(error)}{_state(out)}") from error
+
+
+def _state(out: Path) -> str:
     from mrope.data import scan_state
 
     done, parts = scan_state(out)

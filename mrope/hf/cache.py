@@ -189,8 +189,8 @@ def remember(cache: Any, past: int, position_ids: Tensor, axes: int, mask: Any =
     following = torch.where((ids == ids[:1]).all(0), ids[0] + 1, largest)
     kept = None  # of all tokens: with ids of the caller may come another mask than before
     if mask is None:
-        before = following.new_ones(batch, past) if past == 0 or memory is None else memory.kept
-        kept = None if before is None else torch.cat([before.bool(), torch.ones_like(following) > 0], dim=1)
+        before = torch.ones_like(ids[0, :, :0], dtype=torch.bool) if past == 0 or memory is None else memory.kept
+        kept = None if before is None else torch.nn.functional.pad(before[:, :past], (0, length), value=True)
     elif isinstance(mask, Tensor) and mask.dim() == 2 and mask.shape[1] >= past + length:
         kept = mask[:, : past + length].to(ids.device) != 0
         place = torch.where(kept[:, past:], torch.arange(length, device=ids.device), 0).cummax(-1).values

@@ -149,14 +149,14 @@ class Border:
             )
         if call.get("cu_seq_lens_q") is not None:
             return torch.where(kept, text_ids, 0) if counted else None
-        if not counted and not self.mixing:
-            raise ValueError(
-                f"{where}, but have {len(given)} rows, which do not tell documents apart; expected {1 + self.axes}, "
-                "those of the text first, which count from 0 in each document"
-            )
         if self.mixing:
             raise ValueError(
                 f"{where}, which {self.mixing} of {self.config.model_type} would mix; expected a row a document"
+            )
+        if not counted:
+            raise ValueError(
+                f"{where}, but have {len(given)} rows, which do not tell documents apart; expected {1 + self.axes}, "
+                "those of the text first, which count from 0 in each document"
             )
         return torch.where(kept, text_ids, 0)
 
@@ -181,10 +181,7 @@ class Border:
         if carrier is None:
             raise ValueError("there are no input_ids and no inputs_embeds: nothing to give positions to")
         batch, length = carrier.shape[:2]
-        if call.get("cu_seq_lens_q") is not None:
-            raise ValueError(
-                "cu_seq_lens_q came without position_ids, which say where documents begin: pass those of the packed row"
-            )
+        check_boundaries(call)
         past = cached_tokens(call)
         starts = next_starts(cache_of(call), past, batch)
         mask = token_mask(call.get("attention_mask"), batch, length, carrier.device, past)
@@ -304,6 +301,18 @@ def check_tensors(call: Mapping[str, Any]) -> None:
         value = call.get(name)
         if value is not None and not isinstance(value, Tensor):
             raise TypeError(f"{name} is a {type(value).__name__}; expected a tensor {shape}")
+
+
+def check_boundaries(call: Mapping[str, Any]) -> None:
+    """Refuse a forward that says where documents end, and leaves their positions to us, who lay out one.
+
+    Raises:
+        ValueError: it does.
+    """
+    if call.get("cu_seq_lens_q") is not None:
+        raise ValueError(
+            "cu_seq_lens_q came without position_ids, which say where documents begin: pass those of the packed row"
+        )
 
 
 def document_mask(text_ids: Tensor, dtype: torch.dtype) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mrope.hf.batch import IMAGE, TEXT, VIDEO, batch_spans, check_kinds, grids_of_rows, token_kinds
 from mrope.hf.cache import cache_of, cached_tokens, next_starts
-from mrope.hf.call import SHAPES, Border, check_tensors, token_mask
+from mrope.hf.call import SHAPES, Border, check_boundaries, check_tensors, token_mask
 from mrope.spans import Image, Video
 from mrope.vlm.config import VlmConfig
 
@@ -84,8 +84,7 @@ def kinds_of(config: VlmConfig, call: Mapping[str, Any]) -> Tensor | None:
 
 def positions_of(border: Border, call: Mapping[str, Any], kinds: Tensor | None) -> Tensor | None:
     """(3, B, N) of new tokens among which are pictures, (B, N) of text behind such; None: the language model's own."""
-    if call.get("cu_seq_lens_q") is not None:
-        raise ValueError("cu_seq_lens_q came without position_ids, which say where documents begin: pass those as well")
+    check_boundaries(call)
     if kinds is None:
         past, cache = cached_tokens(call), cache_of(call)
         if past and not torch.compiler.is_compiling():

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from mrope.hf.batch import TEXT
 from mrope.hf.checkup import pictures
 from mrope.hf.checkup.compare import PLUG, attempt, first_difference, ids_at
 from mrope.hf.checkup.language import BARE, leaks
@@ -18,6 +19,7 @@ from mrope.hf.checkup.saved import Batch
 from mrope.hf.checkup.static import vocabulary_of
 from mrope.hf.checkup.subject import model_forward
 from mrope.hf.reading import layout_of
+from mrope.hf.reading import placeholders as placeholder_kinds
 from mrope.layouts import GenerationLayout, SpanLayout
 from mrope.spans import Span, Text
 
@@ -103,9 +105,7 @@ def labels(batch: Batch) -> Iterator[Finding]:
 
 def _placeholders(batch: Batch) -> Tensor:
     """(B, N) bool, where pictures, clips and sounds are."""
-    ids, config = torch.as_tensor(batch.inputs["input_ids"]), batch.subject.config
-    named = (getattr(config, f"{kind}_token_id", None) for kind in ("image", "video", "audio"))
-    return torch.isin(ids, torch.tensor([word for word in named if word is not None], device=ids.device))
+    return placeholder_kinds(torch.as_tensor(batch.inputs["input_ids"]), batch.subject.config) != TEXT
 
 
 def placeholders(batch: Batch) -> Iterator[Finding]:
